@@ -71,7 +71,6 @@ _probe = partial(_get, scope=Scope.PROBE)
 OTHER = ApiEndpoint(name="", path="")  # stands for a path that is not in the table
 _POLICY_PATH = re.compile(r"/(?!api/)([^/]+)(/v1/.*)", re.DOTALL)
 Row = tuple[str, ...]
-_AGGREGATOR_PREFIX = "/api/v1/"  # paths below it that have no endpoint have the CORS of the aggregator
 
 
 def is_own(settings: Settings) -> bool:
@@ -84,24 +83,9 @@ def serves_clients(settings: Settings) -> bool:
     return is_own(settings) or bool(settings.agents)
 
 
-def has_document(settings: Settings) -> bool:
-    """Whether the OpenAPI document is served."""
-    return is_own(settings) or settings.server.docs
-
-
 def has_pages(settings: Settings) -> bool:
     """Whether the pages that show the OpenAPI document are served."""
     return settings.server.docs
-
-
-def has_playground(settings: Settings) -> bool:
-    """Whether the playground is served."""
-    return settings.server.playground
-
-
-def has_trace(settings: Settings) -> bool:
-    """Whether the trace of answers is served."""
-    return settings.server.trace
 
 
 def _lacks_generation(settings: Settings) -> str:
@@ -110,10 +94,6 @@ def _lacks_generation(settings: Settings) -> str:
 
 def _lacks_openai(settings: Settings) -> str:
     return "`openai`" if settings.openai is None else ""
-
-
-def _lacks_policies(settings: Settings) -> str:
-    return "" if settings.policies else "`policies`"
 
 
 def _lacks_names(settings: Settings) -> str:
@@ -145,7 +125,7 @@ _ollama = partial(
 )
 _list = partial(_get, scope=Scope.BEARER, exists=serves_clients)
 _state = partial(_probe, cors=CorsRule.AGGREGATOR, exists=is_own)
-_page = partial(_get, cors=CorsRule.NONE, exists=has_playground)
+_page = partial(_get, cors=CorsRule.NONE, exists=lambda settings: settings.server.playground)
 
 
 ENDPOINTS: tuple[ApiEndpoint, ...] = (
@@ -279,7 +259,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         response={JSON: ModerationAnswer},
         input=(TEXT_CONTENTS,),
         exists=is_own,
-        lacks=_lacks_policies,
+        lacks=lambda settings: "" if settings.policies else "`policies`",
     ),
     # Answers from documents.
     _answer(
@@ -337,7 +317,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     # The process itself.
     _state(name="health", path="/health", summary="the process is up", response={JSON: HealthAnswer}),
     _state(name="ready", path="/ready", summary="requests are taken", response={JSON: ReadyAnswer}),
-    _probe(name="document", path="/openapi.json", exists=has_document),
+    _probe(name="document", path="/openapi.json", exists=lambda settings: is_own(settings) or settings.server.docs),
     _probe(name="docs", path="/docs", exists=has_pages),
     _probe(name="redoc", path="/redoc", exists=has_pages),
     # The playground and its trace.
@@ -349,7 +329,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         path=TRACED_CHAT_PATH,
         format=AGGREGATOR,
         cors=CorsRule.NONE,
-        exists=has_trace,
+        exists=lambda settings: settings.server.trace,
     ),
     # The health port.
     _probe(name="versions", path="/health", port=Port.HEALTH),
@@ -383,7 +363,7 @@ def find_endpoint(path: str) -> ApiEndpoint:
 def find_cors(path: str) -> CorsRule:
     """Which web pages may call a path, also if no endpoint has it."""
     found = find_endpoint(path)
-    if found is OTHER and path.startswith(_AGGREGATOR_PREFIX):
+    if found is OTHER and path.startswith("/api/v1/"):
         return CorsRule.AGGREGATOR
     return found.cors
 
@@ -397,13 +377,9 @@ def _find(path: str) -> ApiEndpoint:
 
 def list_endpoints(settings: Settings) -> list[Row]:
     """A row of titles, then one for each API endpoint that these settings enable."""
-    rows = [_describe_row(settings, one) for one in ENDPOINTS if _is_listed(one) and one.exists(settings)]
+    documented = [one for one in ENDPOINTS if one.summary and one.port is Port.API and one.scope is not Scope.PROBE]
+    rows = [_describe_row(settings, one) for one in documented if one.exists(settings)]
     return [("path", "served", "input detectors", "output detectors"), *rows]
-
-
-def _is_listed(one: ApiEndpoint) -> bool:
-    """Whether `list_endpoints` lists it: it is documented, on the API port, and no probe."""
-    return bool(one.summary) and one.port is Port.API and one.scope is not Scope.PROBE
 
 
 def _describe_row(settings: Settings, one: ApiEndpoint) -> Row:

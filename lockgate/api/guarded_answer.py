@@ -159,25 +159,20 @@ class Answering:
         max_choices: int = MAX_CHOICES,
     ) -> LanePlan:
         """The plan by which these detectors read an answer."""
-        if not is_stream:
-            return LanePlan(
-                list_readers(guards),
-                max_open=self._max_open,
-                max_held_chars=None,
-                is_whole=True,
-                feeds_empty=feeds_empty,
-                trusts_chunks=self._endpoint_rules.trusts_chunks,
-                max_choices=max_choices,
-            )
-        return LanePlan(
+        build = partial(
+            LanePlan,
             list_readers(guards),
+            max_choices=max_choices,
+            feeds_empty=feeds_empty,
+            trusts_chunks=self._endpoint_rules.trusts_chunks,
+        )
+        if not is_stream:
+            return build(max_open=self._max_open, max_held_chars=None, is_whole=True)
+        return build(
             strategy=strategy if self._strategy is None else self._strategy,
             max_open=self._endpoint_rules.max_open,
             max_held_chars=self.limits.max_held_chars,
-            feeds_empty=feeds_empty,
             reads_empty=reads_empty,
-            trusts_chunks=self._endpoint_rules.trusts_chunks,
-            max_choices=max_choices,
         )
 
     async def answer(

@@ -25,7 +25,6 @@ _TOP = (
     ("text", ANSWER_LANE),
 )
 _TOP_KEYS = frozenset({"message", *[key for key, _ in _TOP]})
-_FIRST_CONTENT = "0/content"
 
 
 class ReceiptReleased(msgspec.Struct):
@@ -140,7 +139,7 @@ def add_frames(chain: FrameChain, event: Mapping[str, Any]) -> None:
     """Add the texts that `list_frames` finds to the chain; quick for a chat delta with only content."""
     text = _find_only_content(event)
     if text is not None:
-        chain.add(_FIRST_CONTENT, text)
+        chain.add("0/content", text)
         return
     for lane, found in list_frames(event):
         chain.add(lane, found)

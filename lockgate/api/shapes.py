@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 CHEAP_BYTES = 16_384  # finding the fault in so many bytes takes at most about 20 ms
 
-_NOT_JSON = "Failed to parse the request body as JSON: "
-
 _DIGITS = b"0123456789"
 _DIGIT = re.compile(b"[" + _DIGITS + b"]")
 _KEY = re.compile(rb'"[ \t\n\r]*+:')
@@ -34,11 +32,9 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 def _refuse(fault: Fault) -> RequestError:
     text = f"{fault.path}: {fault.text}" if fault.path else fault.text
-    return UnreadableBody(_NOT_JSON + text, status=400) if fault.is_syntax else InvalidRequest(text)
-
-
-def _refuse_line(fault: Fault) -> RequestError:
-    return InvalidRequest(fault.text)
+    if fault.is_syntax:
+        return UnreadableBody(f"Failed to parse the request body as JSON: {text}", status=400)
+    return InvalidRequest(text)
 
 
 class Shape(Generic[T]):
@@ -56,7 +52,7 @@ class Shape(Generic[T]):
 
     def decode_line(self, line: bytes) -> T:
         """The message in one line of a stream; every fault is InvalidRequest, and its text names no path."""
-        return self.decode(line, _refuse_line)
+        return self.decode(line, lambda fault: InvalidRequest(fault.text))
 
     def decode(self, body: bytes, refuse: Callable[[Fault], RequestError] = _refuse) -> T:
         """The message in `body`; raises UnreadableBody when it is not JSON and InvalidRequest when it does not fit."""

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and decodes single field values of a request to an agent, the same for gRPC and HTTP.
-
-A bad value raises InvalidRequest with the name of its field; a bad request id is ignored.
-"""
+"""Checks and decodes single fields of a request to an agent, for gRPC and HTTP; the errors name the field."""
 
 import re
 from base64 import b64decode

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the API variant that the settings ask for: Lockgate's own, or a compatibility mode.
-
-This is the only place that imports a compatibility mode, and only when it is asked for.
-"""
+"""Chooses Lockgate's own API or a compatibility mode; only this module imports one, and only if it is used."""
 
 from typing import TYPE_CHECKING
 

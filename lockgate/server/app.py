@@ -47,10 +47,7 @@ class _ServedPath(NamedTuple):
 
 
 class App:
-    """An ASGI application over a table of routes: path -> method -> handler.
-
-    `encode_error` writes the errors of every path; without it, the format of the endpoint does.
-    """
+    """An ASGI application over a table of routes; `encode_error` replaces the endpoints' error formats."""
 
     def __init__(
         self,

@@ -86,10 +86,6 @@ class StreamedBody:
             self._cycle.expected_content_length = len(rest)  # uvicorn counts only what it sends itself
         return rest
 
-    def close(self) -> None:
-        """Stop sending: the client has left, or the answer is complete."""
-        self.finish()
-
     def _take(self) -> bytes:
         if self._turn is not None:
             self._turn.cancel()
@@ -144,12 +140,6 @@ class WatchedFlow(FlowControl):
         self._look_out = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
 
 
-def _without_upgrade(data: bytes) -> bytes:
-    """The head without `upgrade`, for which the parser would treat the body as another protocol."""
-    head, end, rest = data.partition(b"\r\n\r\n")
-    return _UPGRADE.sub(b"", head) + end + rest
-
-
 def _common_name(certificate: Mapping[str, Any]) -> str:
     """The subject's common name; empty if there are several, since none of them identifies the client then."""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
@@ -194,7 +184,9 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._bytes_without_body += len(data)
         if self._is_in_head and (b"pgrade:" in data or b"PGRADE:" in data):
-            data = _without_upgrade(data)
+            # With `upgrade` in the head, the parser would treat the body as another protocol.
+            head, end, rest = data.partition(b"\r\n\r\n")
+            data = _UPGRADE.sub(b"", head) + end + rest
         super().data_received(data)
         if self._bytes_without_body > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, "request head is too large")

@@ -10,7 +10,6 @@ from lockgate.server.error_replies import ErrorReply
 from lockgate.server.exchange import CORRELATION_HEADER, Exchange, Headers
 
 ANY = "*"
-REFUSAL = ErrorReply(400, "this origin may not call")
 ORIGIN = b"origin"
 _METHOD = b"access-control-request-method"
 _HEADERS = b"access-control-request-headers"
@@ -82,7 +81,7 @@ class Cors:
 async def answer_preflight(exchange: Exchange, rule: OriginRule) -> None:
     """Answer a preflight: whether the origin may call. All methods and all well-formed header names are allowed."""
     if not rule.allows(exchange.request.first_headers[ORIGIN]):
-        await exchange.reply.fail(REFUSAL)
+        await exchange.reply.fail(ErrorReply(400, "this origin may not call"))
         return
     names = _read_names(exchange.request.first_headers.get(_HEADERS, b""))
     headers = [(b"access-control-allow-headers", names)] if names else []

@@ -33,7 +33,6 @@ _FRAMING = frozenset(
     b"connection content-length expect keep-alive proxy-connection te trailer transfer-encoding upgrade".split()
 )
 _JSON: Header = (b"content-type", b"application/json")
-_NOT_JSON_TYPE = "Expected request with `Content-Type: application/json`"
 _NO_STREAM = "no stream is open"
 TOO_LARGE = "Failed to buffer the request body: length limit exceeded"
 
@@ -59,9 +58,6 @@ class ReplyBody(Protocol):
 
     def finish(self) -> bytes:
         """Returns the waiting bytes. Do not add more afterwards."""
-
-    def close(self) -> None:
-        """Stop sending."""
 
 
 class ClientConnection(Protocol):
@@ -203,7 +199,7 @@ class HttpRequest:
         """The whole body of a JSON request."""
         content_type = self.first_headers.get(b"content-type", b"")
         if content_type != _JSON[1] and not _is_json(str(content_type, "latin-1")):
-            raise UnreadableBody(_NOT_JSON_TYPE, status=415)
+            raise UnreadableBody("Expected request with `Content-Type: application/json`", status=415)
         return await self.read_body(limit)
 
     async def read_body(self, limit: int) -> bytes:
@@ -333,7 +329,7 @@ class HttpReply:
     def close(self) -> None:
         """Stop sending."""
         if self._body is not None:
-            self._body.close()
+            self._body.finish()
             self._body = None
 
     async def _start(self, status: int, headers: Headers) -> None:

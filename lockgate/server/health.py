@@ -21,7 +21,6 @@ from lockgate.telemetry import LogEvent, describe_exception, log_event, render_m
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _PROBE_S = 5.0
-_WELL = "HEALTHY"
 _EMULATED = {"fms-guardrails-orchestr8": "0.18.3"}
 _METRICS_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 _encode = msgspec.json.Encoder().encode
@@ -58,7 +57,7 @@ class Readiness:
             answers = await asyncio.gather(*[_probe(self._missing[name]) for name in names], return_exceptions=True)
             for name, answer in zip(names, answers, strict=True):
                 health = answer if isinstance(answer, Health) else Health("UNKNOWN", 500, describe_exception(answer))
-                if health.status == _WELL:
+                if health.status == "HEALTHY":
                     del self._missing[name]
                 elif name not in logged:
                     logged.add(name)

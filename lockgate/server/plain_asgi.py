@@ -76,6 +76,3 @@ class PlainBody:
 
     def flush(self) -> None:
         """Does nothing: no byte waits when `write` returns."""
-
-    def close(self) -> None:
-        self._waiting = b""

@@ -54,7 +54,6 @@ _MAX_BYTES = 262_144
 TOKEN_HEADER = b"x-lockgate-trace"
 _HOST = re.compile(r"(?:\[([^\]]*)\]|([^:\[\]]*))(?::\d*)?")
 _PAUSE_S = 0.02  # between batches of notes: a person sees no more than fifty steps a second
-_TRACE_REFUSAL = "the trace needs the token that this start printed, as X-Lockgate-Trace"
 
 
 class PlaygroundRoutes:
@@ -67,12 +66,7 @@ class PlaygroundRoutes:
         self._gateway = gateway
         folder = resources.files("lockgate.server") / "page"
         pages = [one for one in folder.iterdir() if any(one.name.endswith(ending) for ending in _TYPES)]
-        self._files = {one.name: one.read_bytes() for one in pages}
-
-    @property
-    def file_names(self) -> list[str]:
-        """The names of the page's files."""
-        return list(self._files)
+        self.files = {one.name: one.read_bytes() for one in pages}
 
     async def send(self, exchange: Exchange) -> None:
         """GET the page or one of its files."""
@@ -80,7 +74,7 @@ class PlaygroundRoutes:
         path = exchange.request.path
         name = path.removeprefix(PAGE_FILES_PATH) if path != PAGE_PATH else "index.html"
         kind = _TYPES[name[name.rindex(".") :]]
-        await exchange.reply.answer(200, self._files[name], (b"content-type", kind), *_HEADERS)
+        await exchange.reply.answer(200, self.files[name], (b"content-type", kind), *_HEADERS)
 
     async def send_choices(self, exchange: Exchange) -> None:
         """GET the policies, detectors, sources, models and samples to choose from, and the trace token."""
@@ -191,7 +185,7 @@ def check_token(exchange: Exchange, token: Secret | None) -> None:
     shown = [one.strip() for one in exchange.request.headers(TOKEN_HEADER)]
     exchange.request.withheld |= {TOKEN_HEADER}
     if token is None or len(shown) != 1 or not hmac.compare_digest(shown[0].encode(), token.reveal().encode()):
-        raise NotAllowed(_TRACE_REFUSAL)
+        raise NotAllowed("the trace needs the token that this start printed, as X-Lockgate-Trace")
 
 
 class Tracer:

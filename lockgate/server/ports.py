@@ -34,7 +34,6 @@ from lockgate.telemetry import LogEvent, log_event
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE_S = 60  # for the next request on a connection
 _TICK_S = 1.0
-_CUT_HINT = "waiting for requests under way; a second Ctrl-C cuts them"
 # Thresholds of the garbage collector. There are few reference cycles, but many objects for each message: with the
 # default of 700, collections take a third of the time of a thousand open streams, and cause pauses of a second.
 _YOUNG, _OLDER = 20_000, (20, 50)
@@ -170,7 +169,8 @@ class PortServer:
         loop = asyncio.get_running_loop()
         started = loop.time()
         if self._state.tasks:
-            log_event(LogEvent.STOPPING, requests=len(self._state.tasks), timeout_s=timeout_s, hint=_CUT_HINT)
+            hint = "waiting for requests under way; a second Ctrl-C cuts them"
+            log_event(LogEvent.STOPPING, requests=len(self._state.tasks), timeout_s=timeout_s, hint=hint)
         while (connections := self._shut_connections()) or self._state.tasks:
             is_busy = bool(self._state.tasks) or any(one not in self._idle for one in connections)
             limit_s = timeout_s if is_busy else min(timeout_s, _IDLE_CLOSE_S)

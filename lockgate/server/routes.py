@@ -47,7 +47,7 @@ def api_routes(gateway: Gateway, readiness: Readiness) -> Routes:
     if settings.server.playground:
         page = playground.PlaygroundRoutes(gateway)
         handlers |= {"page": page.send, "pageFile": page.send, "about": page.send_choices}
-        values["pageFile"] = page.file_names
+        values["pageFile"] = page.files
     return bind(Port.API, settings, handlers, values)
 
 

@@ -245,7 +245,8 @@ class Workers:
             forget_gauges(worker.pid)
             if self._stopping.is_set():
                 return
-            pause_s = 0.0 if worker.age_s > _STEADY_S else min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            age_s = asyncio.get_running_loop().time() - worker.started_s
+            pause_s = 0.0 if age_s > _STEADY_S else min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
             fields = {"worker": worker.number, "pid": worker.pid, "status": _describe(status), "next_in_s": pause_s}
             log_event(LogEvent.WORKER_DIED, logging.WARNING, **fields)
             if await is_set_within(self._stopping, pause_s):
@@ -277,7 +278,7 @@ class _Worker:
 
     def __init__(self, number: int, pair: socket.socket, child: "subprocess.Popen[bytes]") -> None:
         self.number = number
-        self._started = asyncio.get_running_loop().time()
+        self.started_s = asyncio.get_running_loop().time()
         self._is_ready = False
         self._pair = pair
         self._child = child
@@ -286,11 +287,6 @@ class _Worker:
     def pid(self) -> int:
         """The process id."""
         return self._child.pid
-
-    @property
-    def age_s(self) -> float:
-        """Seconds since the start."""
-        return asyncio.get_running_loop().time() - self._started
 
     async def is_ready(self) -> bool:
         """Waits until the worker serves or has died; returns whether it serves."""

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the retrieve-and-answer API: requests, answers, events and errors.
-
-Without detectors every message is as the existing aggregator writes it.
-"""
+"""Messages of the retrieve-and-answer API; without detectors each is as the existing aggregator writes it."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping

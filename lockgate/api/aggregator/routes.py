@@ -35,11 +35,9 @@ from lockgate.rag.sources import NamedSource
 from lockgate.server.exchange import Exchange
 
 _SECTIONS = ("input", "documents", "output", "grounding")
-_DEFAULTS = wire.OnFinding()
 _TOO_LATE = "grounding detectors report at the end here, too late for anything but annotate"
 # Keep proxies from buffering events, and old ones from closing the connection.
 _STREAM_HEADERS = ((b"x-accel-buffering", b"no"), (b"connection", b"keep-alive"))
-_ONE_RULE = "cannot be given together with a policy"
 
 
 class ChatRoutes:
@@ -173,9 +171,9 @@ class ChatRoutes:
         if wanted.policy is not None:
             for name in ("on_finding", "fallback"):
                 if getattr(wanted, name) is not None:
-                    raise InvalidField(f"detectors.{name}", _ONE_RULE)
+                    raise InvalidField(f"detectors.{name}", "cannot be given together with a policy")
         else:
-            actions = wanted.on_finding or _DEFAULTS
+            actions = wanted.on_finding or wire.OnFinding()
             policy = replace(
                 policy,
                 on_input=Action.BLOCK if actions.input == "stop" else TEXT_WORDS[actions.input],

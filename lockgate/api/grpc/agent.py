@@ -38,19 +38,8 @@ from lockgate.telemetry import answer_started, frame_sent
 SERVICE = "brunix.AssistanceEngine"
 ASK, STREAM, EVALUATE = "AskAgent", "AskAgentStream", "EvaluateRAG"
 _WHOLE_CODE = "AVAP-2026"
-_REQUEST_ID, _MAPPING = "x-request-id", "x-lockgate-mapping"
-_WARNINGS, _PSEUDONYMS = "lockgate-warnings", "lockgate-pseudonyms"
 _MAX_METADATA_CHARS = 4096  # of a value; clients take 8 KiB in all unless they say otherwise
-_TOO_LONG = "too long for metadata: ask over HTTP"
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")  # sent unescaped in metadata
-
-
-def _read_editor(request: AgentRequest) -> Editor:
-    return Editor(
-        decode_text("editor_content", request.editor_content),
-        decode_text("selected_text", request.selected_text),
-        decode_text("extra_context", request.extra_context),
-    )
 
 
 def _check_json(name: str, text: str) -> None:
@@ -118,7 +107,11 @@ class AgentMethods:
         if not request.query.strip():
             raise refuse("query", "must not be empty")
         check_session_id(request.session_id)
-        editor = _read_editor(request)
+        editor = Editor(
+            decode_text("editor_content", request.editor_content),
+            decode_text("selected_text", request.selected_text),
+            decode_text("extra_context", request.extra_context),
+        )
         if request.user_info:
             _check_json("user_info", request.user_info)
         return AgentQuestion(
@@ -127,7 +120,7 @@ class AgentMethods:
             label=request.query_type,
             editor=editor,
             account=request.user_info,
-            request_id=read_request_id(read_metadata(context, _REQUEST_ID)),
+            request_id=read_request_id(read_metadata(context, "x-request-id")),
             is_stream=is_stream,
         )
 
@@ -162,10 +155,12 @@ def _send_facts(context: Context, turn: OpenTurn, question: AgentQuestion) -> No
         metadata[METADATA_KEY] = encode_receipt(facts.receipt)
         if facts.failed_detectors:
             failures = [describe_failure(name, ends=ends) for name, ends in facts.failed_detectors.items()]
-            metadata[_WARNINGS] = quote("; ".join([text for _, text in failures]), safe=_PLAIN)[:_MAX_METADATA_CHARS]
-        if facts.pseudonyms and read_metadata(context, _MAPPING).lower() in ("1", "true", "yes", "on"):
+            warnings = quote("; ".join([text for _, text in failures]), safe=_PLAIN)
+            metadata["lockgate-warnings"] = warnings[:_MAX_METADATA_CHARS]
+        if facts.pseudonyms and read_metadata(context, "x-lockgate-mapping").lower() in ("1", "true", "yes", "on"):
             names = json.dumps(dict(facts.pseudonyms))
-            metadata[_PSEUDONYMS] = names if len(names) <= _MAX_METADATA_CHARS else _TOO_LONG
+            is_short = len(names) <= _MAX_METADATA_CHARS
+            metadata["lockgate-pseudonyms"] = names if is_short else "too long for metadata: ask over HTTP"
     context.set_trailing_metadata(tuple(metadata.items()))
 
 

@@ -2,7 +2,7 @@
 """One gRPC port: admission, time limit and errors of its calls, health, and stopping."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -92,7 +92,9 @@ class Calls:
     def _identify(self, context: Context) -> str:
         key = read_metadata(context, KEY_HEADER.decode()).strip().encode("latin-1", "replace")
         key = key or read_bearer(read_metadata(context, "authorization").encode("latin-1", "replace"))
-        return self._callers.identify(key, _read_certificate(context)) or ANONYMOUS
+        names = (context.auth_context() or {}).get("x509_common_name", ())  # of the verified certificate
+        certificate_name = next((name.decode("utf-8", "replace") for name in names), "")
+        return self._callers.identify(key, certificate_name) or ANONYMOUS
 
     async def _admit(self, answer: Callable[[], Awaitable[T]]) -> T:
         if self._permits <= 0:
@@ -107,12 +109,6 @@ class Calls:
             raise
         finally:
             self._permits += 1
-
-
-def _read_certificate(context: Context) -> str:
-    """The common name of the client's verified certificate, or nothing."""
-    names = (context.auth_context() or {}).get("x509_common_name", ())
-    return next((name.decode("utf-8", "replace") for name in names), "")
 
 
 def read_metadata(context: Context, name: str) -> str:
@@ -164,7 +160,9 @@ class GrpcPort:
             [_build_service(name, methods) for name, methods in {**services, _HEALTH: methods}.items()]
         )
         if binding.reflects is not None:
-            _reflect((*services, _HEALTH), self._server, binding.reflects)
+            from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
+
+            enable_server_reflection((*services, _HEALTH, SERVICE_NAME), self._server, pool=binding.reflects)
         self._calls = calls
         self._cut = asyncio.Event()
 
@@ -248,13 +246,6 @@ class _HealthService:
         if service not in self._known:
             return HealthCheckResponse.SERVICE_UNKNOWN
         return HealthCheckResponse.SERVING if self._is_ready() else HealthCheckResponse.NOT_SERVING
-
-
-def _reflect(names: Sequence[str], server: grpc.aio.Server, pool: DescriptorPool) -> None:
-    """Let clients list the services and methods."""
-    from grpc_reflection.v1alpha.reflection import SERVICE_NAME, enable_server_reflection
-
-    enable_server_reflection((*names, SERVICE_NAME), server, pool=pool)
 
 
 def _build_service(name: str, methods: Mapping[str, GrpcMethod]) -> grpc.GenericRpcHandler:

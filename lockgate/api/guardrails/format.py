@@ -2,7 +2,7 @@
 """Messages of the guardrails API. Fields stand in the order in which they are written, or reported as missing."""
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -132,7 +132,8 @@ def from_reviews(found: Iterable[Detection]) -> list[PlainDetection]:
 
 def _list_rest(one: Detection) -> tuple[str, float, list[Any], dict[str, Any]]:
     """The last fields of a finding."""
-    return one.detector_id, float(one.score), list(one.evidence), sort_keys(one.metadata)
+    metadata = dict(sorted((one.metadata or {}).items()))
+    return one.detector_id, float(one.score), list(one.evidence), metadata
 
 
 def read_masks(masks: Sequence[Sequence[int]] | None, path: str) -> Masks:
@@ -163,8 +164,3 @@ def encode_line(release: Release, origin: int = 0) -> bytes:
 def encode_error(code: int, details: str) -> bytes:
     """An error body."""
     return _encode(ErrorAnswer(code, details))
-
-
-def sort_keys(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The map with its keys in order."""
-    return {name: metadata[name] for name in sorted(metadata)} if metadata else {}

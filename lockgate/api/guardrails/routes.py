@@ -46,7 +46,6 @@ from lockgate.guard.request import GuardedRequest, Input
 from lockgate.guard.stream import Source, detect_contents, open_guarded_stream
 from lockgate.interfaces import Backend
 from lockgate.policy_resolver import Surface
-from lockgate.server.error_replies import ErrorReply
 from lockgate.server.exchange import Exchange
 from lockgate.telemetry import count_detections
 
@@ -115,7 +114,9 @@ class GuardrailsRoutes:
         """POST detection/stream-content."""
         if not exchange.request.header(b"content-type").lower().startswith(NDJSON):
             raise UnreadableBody(f"expected {NDJSON}", status=415)
-        await exchange.reply.start_stream([*self._rules.line_headers], _encode_error_line)
+        await exchange.reply.start_stream(
+            [*self._rules.line_headers], lambda reply: encode_error(reply.status, reply.details) + b"\n"
+        )
         async with aclosing(_read_lines(exchange, self._limits.line_bytes)) as lines:
             first = await _read_first(lines)
             detectors = first[0].detectors or {}
@@ -266,7 +267,3 @@ async def _read_frames(first: list[ContentLine], bursts: AsyncGenerator[list[Con
             lines = await anext(bursts)
         except StopAsyncIteration:
             return
-
-
-def _encode_error_line(reply: ErrorReply) -> bytes:
-    return encode_error(reply.status, reply.details) + b"\n"

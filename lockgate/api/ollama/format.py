@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ollama's wire format for agents and configured models: chats and texts, whole or as lines, and the list.
-
-Reads requests and writes answers, for agents and models alike. `lockgate.backends.ollama_format` reads the answers
-of an Ollama server.
-"""
+"""Ollama's wire format for agents and configured models; `backends.ollama_format` reads an Ollama server's answers."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -254,11 +250,6 @@ def encode_unknown_model(name: str) -> bytes:
 def encode_models(names: Iterable[str], created: int) -> bytes:
     """The list of models."""
     return encode(OllamaModels([_describe(name, created) for name in names]))
-
-
-def encode_version(version: str) -> bytes:
-    """The version; clients use it to find a server."""
-    return encode(OllamaVersion(version))
 
 
 def _describe(name: str, created: int) -> OllamaModelEntry:

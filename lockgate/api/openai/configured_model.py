@@ -37,9 +37,7 @@ from lockgate.interfaces import Backend, ChatModel, Headers, Model
 _TEXT = Shape(turn_format.GuardedText)
 _BODY = ("stream", "stream_options", "messages", "prompt")
 _GUARDS = frozenset({"detectors", "_prompt_masks"})
-_SESSION_FIELDS = ("session_id", "query_type")
 _TEXT_ONLY = frozenset({"best_of", "echo", "logprobs", "suffix"})  # a chat has no such parameter, or another one
-_REFUSALS, _REFUSED = (400, 422), "the model refused the request"
 
 
 class ConfiguredModel(ABC):
@@ -110,8 +108,8 @@ class _PassthroughModel(ConfiguredModel):
     def _fail(self, error: UpstreamError, has_begun: bool) -> LockgateError:
         """The error for a failure of the server; one that refuses the request blames the caller."""
         failed = fail_model(self._model, error, has_begun)
-        is_refused = isinstance(error, Rejected) and error.status in _REFUSALS
-        return InvalidRequest(_REFUSED, status=400) if is_refused else failed
+        is_refused = isinstance(error, Rejected) and error.status in (400, 422)
+        return InvalidRequest("the model refused the request", status=400) if is_refused else failed
 
 
 class _TextModel(ConfiguredModel):
@@ -161,7 +159,7 @@ def _read(dialect: Dialect, raw: bytes) -> CompletionRequest:
 
 def refuse_session(body: dict[str, Any]) -> None:
     """Raise InvalidRequest for fields that only agents have; remove empty ones."""
-    for name in _SESSION_FIELDS:
+    for name in ("session_id", "query_type"):
         if body.pop(name, None):
             raise InvalidRequest(f"`{name}` needs an agent: a model alone knows only what `messages` tell")
 

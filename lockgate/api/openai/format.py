@@ -24,8 +24,6 @@ INPUT_WARNING = (
 )
 OUTPUT_WARNING = "Unsuitable output detected."
 
-Found = Sequence[Detection]
-
 encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 

@@ -159,10 +159,7 @@ class OpenAIRoutes:
         return request._replace(text=text, read=read)
 
     def _settle_policy(self, exchange: Exchange, request: CompletionRequest) -> CompletionRequest:
-        """The request with its policy.
-
-        `<model>@<policy>` is the model under that policy, if the policy exists and no other is named.
-        """
+        """The request with its policy; `<model>@<policy>` is the model under that policy, if the policy exists."""
         model, _, policy = request.model.rpartition("@")
         if model and self._rules.has_extensions and policy in self._policies:
             if request.policy not in (None, policy):

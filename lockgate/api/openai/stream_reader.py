@@ -194,7 +194,8 @@ class StreamReader:
         text = self._text_of(choice)
         known = self._remember(index, choice, text)
         if not self._is_chat and "delta" in choice:
-            own = _without_delta(own)
+            rest = {key: value for key, value in choice.items() if key != "delta"}  # only chats have it
+            own = {**own, "choices": [rest]}
         if self._is_ruled:
             own = self._keep_ending(index, own, has_text=bool(text))
         whole = own
@@ -382,9 +383,3 @@ class StreamReader:
         limit = self._options.max_held_chars
         if self._kept_chars > limit * len(self.choices):
             raise HeldTooMuch(f"more than {limit} characters wait for a detector")
-
-
-def _without_delta(message: dict[str, Any]) -> dict[str, Any]:
-    """The message of a text completion without `delta`, which only chats have: no detector reads it here."""
-    choice = {key: value for key, value in choice_of(message).items() if key != "delta"}
-    return {**message, "choices": [choice]}

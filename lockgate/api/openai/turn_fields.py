@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of a request to an agent or a configured model, the same for every wire format.
-
-The model takes every parameter, or the request is refused. None is dropped silently.
-"""
+"""The fields of a request to an agent or a configured model, in every wire format; none is dropped silently."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -234,10 +231,7 @@ def _read_message(place: int, message: AgentMessage) -> Message:
 
 
 def read_user(user: str) -> tuple[Editor, str]:
-    """The content of the user's editor and data about the user, if `user` holds a JSON object as text.
-
-    Any other `user` is a name, which is not needed here.
-    """
+    """The content of the user's editor and data about the user, from JSON in `user`; a plain name is ignored."""
     if not user.lstrip().startswith("{"):
         return Editor(), ""
     try:

@@ -26,7 +26,6 @@ from lockgate.api.shapes import Shape, refuse_typos
 from lockgate.errors import InvalidRequest
 from lockgate.gate.values import Message
 
-_MAX_TEMPERATURE = 2.0
 _USAGE_KEYS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
@@ -107,7 +106,7 @@ def _read(request: _TurnCompletion, raw: bytes, takes: frozenset[str], sent: tup
     tokens = fields.get("max_tokens")
     if tokens is not None and tokens < 1:
         raise InvalidRequest("`max_tokens` must be at least 1")
-    if request.temperature is not None and not 0 <= request.temperature <= _MAX_TEMPERATURE:
+    if request.temperature is not None and not 0 <= request.temperature <= 2:
         raise InvalidRequest("`temperature` must be between 0 and 2")
     options = request.stream_options
     return build_turn_request(

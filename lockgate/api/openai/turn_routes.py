@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoints for OpenAI and Ollama clients: finds what `model` names, and answers for agents.
-
-`routes` answers for configured models and the upstream server.
-"""
+"""The endpoints for OpenAI and Ollama clients: finds what `model` names, and answers for agents."""
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -125,15 +122,11 @@ class AgentRoutes:
 
     async def complete_chat(self, exchange: Exchange) -> None:
         """POST /v1/chat/completions."""
-        await self._take(exchange, OPENAI_CHAT, CHATS)
+        await self.answer(OPENAI_CHAT, exchange, CHATS)
 
     async def complete_text(self, exchange: Exchange) -> None:
         """POST /v1/completions."""
-        await self._take(exchange, OPENAI_TEXT, TEXTS)
-
-    async def answer(self, form: TurnFormat, exchange: Exchange) -> None:
-        """POST of a format that has only text."""
-        await self._take(exchange, form)
+        await self.answer(OPENAI_TEXT, exchange, TEXTS)
 
     async def list_models(self, exchange: Exchange) -> None:
         """GET /v1/models."""
@@ -157,7 +150,7 @@ class AgentRoutes:
         """GET /api/tags."""
         await exchange.reply.answer_json(agent_ollama.encode_models(self.names, self._created))
 
-    async def _take(self, exchange: Exchange, form: TurnFormat, dialect: Dialect | None = None) -> None:
+    async def answer(self, form: TurnFormat, exchange: Exchange, dialect: Dialect | None = None) -> None:
         """Answer for an agent, or pass a request to a model on."""
         completions = self._completions
         is_proxied = dialect is not None and self._gateway.openai is not None
@@ -212,7 +205,7 @@ class AgentRoutes:
 
 async def tell_version(exchange: Exchange) -> None:
     """GET /api/version."""
-    await exchange.reply.answer_json(agent_ollama.encode_version(__version__))
+    await exchange.reply.answer_json(encode(agent_ollama.OllamaVersion(__version__)))
 
 
 def _build_ask(exchange: Exchange, wanted: TurnRequest, agent: str) -> AgentQuestion:

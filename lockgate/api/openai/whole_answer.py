@@ -306,10 +306,7 @@ class WholeAnswer(AnswerWriter):
 
 
 def build_blocked(dialect: Dialect, request: CompletionRequest, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
-    """The answer to a prompt that is blocked, whole or as the one event of a stream.
-
-    If a policy blocks it, the fallback takes the place of the model's text.
-    """
+    """The answer to a blocked prompt, whole or as the one event of a stream; a policy adds its fallback."""
     choices: list[dict[str, Any]] = []
     if not blocked.input.is_refused:
         part = dialect.say(fallback, "delta" if request.is_stream else "message")

@@ -109,15 +109,10 @@ def _input_tokens(messages: Sequence[Mapping[str, Any]]) -> list[Any] | None:
     return messages[1].get("input_tokens") or messages[0].get("input_tokens")
 
 
-def encode_relative_line(release: Release) -> bytes:
-    """Encodes one line of a stream-content answer: spans count from the text of the line."""
-    return encode_line(release, release.start)
-
-
 FORMATS = Formats(
     classification=Shape(PlainClassification),
     text_events=FmsTextEvents,
-    encode_line=encode_relative_line,
+    encode_line=lambda release: encode_line(release, release.start),  # spans count from the text of the line
     read_chat=partial(read_request, Shape(PlainChatRequest), refuses_typos=False),
     read_text=partial(read_request, Shape(PlainTextRequest), refuses_typos=False),
     whole_answer=FmsWholeAnswer,
