@@ -57,7 +57,11 @@ ABOUT_PATH = f"{PAGE_FILES_PATH}about"
 _GUARDED = "A completion whose prompt and answer are read by detectors; with `stream`, server-sent events."
 _OURS = "`model` is `brunix`, `agent/<name>`, a configured model, or one under a policy, `<model>@<policy>`."
 _PROXIED = f"{_OURS} With `openai` configured any other goes to that server, its prompt and answer read by detectors."
-_completion = partial(ApiEndpoint, response={JSON: CompletionAnswer, SSE: CompletionAnswer}, input=(TEXT_CONTENTS,))
+_completion = partial(
+    ApiEndpoint,
+    response={JSON: CompletionAnswer, SSE: CompletionAnswer},
+    input=(TEXT_CONTENTS,),
+)
 _answer = partial(
     ApiEndpoint,
     format=AGGREGATOR,
@@ -317,7 +321,11 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     # The process itself.
     _state(name="health", path="/health", summary="the process is up", response={JSON: HealthAnswer}),
     _state(name="ready", path="/ready", summary="requests are taken", response={JSON: ReadyAnswer}),
-    _probe(name="document", path="/openapi.json", exists=lambda settings: is_own(settings) or settings.server.docs),
+    _probe(
+        name="document",
+        path="/openapi.json",
+        exists=lambda settings: is_own(settings) or settings.server.docs,
+    ),
     _probe(name="docs", path="/docs", exists=has_pages),
     _probe(name="redoc", path="/redoc", exists=has_pages),
     # The playground and its trace.

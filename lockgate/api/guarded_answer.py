@@ -218,7 +218,12 @@ class Answering:
         await exchange.reply.end()
 
 
-def ask_model(backend: Backend, generation: Generation, writer: AnswerWriter, with_prompt: WithPrompt) -> Prepare:
+def ask_model(
+    backend: Backend,
+    generation: Generation,
+    writer: AnswerWriter,
+    with_prompt: WithPrompt,
+) -> Prepare:
     """The step of a request that calls the model, with masks applied to the prompt."""
 
     async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAPI document, made from the table of endpoints and the types of their messages; and a page that shows it."""
+"""The OpenAPI document, made from the table of endpoints, and a page that shows it."""
 
 from collections.abc import Iterable, Mapping
 from functools import cache

@@ -44,7 +44,7 @@ def describe_fault(error: OSError) -> str:
 
 
 def load_tls(tls: ServerTlsSettings) -> ssl.SSLContext | None:
-    """The server's TLS context, None without a certificate; raises ConfigError with the name of the wrong setting."""
+    """The server's TLS context, None without a certificate; raises ConfigError."""
     if tls.cert_path is None or tls.key_path is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

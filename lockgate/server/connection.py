@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP connection: uvicorn's protocol with limits on head size and times, and batched writes of streamed bodies."""
+"""One HTTP connection: uvicorn's protocol with limits on heads and times, and batched writes."""
 
 import asyncio
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health of the process and of its upstreams, and readiness: whether each service that agents need has answered."""
+"""Health of the process and its upstreams, and readiness: whether all needed services have answered."""
 
 import asyncio
 import logging

@@ -25,7 +25,12 @@ def encode_note(note: Note) -> bytes:
         case FrontierNote():
             body = {"kind": "read", "frontiers": note.frontiers, "held": note.held_chars}
         case ReleaseNote():
-            body = {"kind": "released", "start": note.start, "end": note.end, "held_ms": round(note.held_ms, 1)}
+            body = {
+                "kind": "released",
+                "start": note.start,
+                "end": note.end,
+                "held_ms": round(note.held_ms, 1),
+            }
             body |= {"outcome": note.outcome, "kept": note.kept, "results": from_detections(note.detections)}
     return b"event: %b\ndata: %b\n\n" % (EVENT, _encode({**body, "at_ms": round(note.at_ms, 1)}))
 

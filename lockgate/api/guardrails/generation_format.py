@@ -343,7 +343,11 @@ class TextEvents(TextWriter):
         report = self.account.tell()
         if not (self.warnings or self.found_in_prompt or report):
             return b""
-        last: dict[str, Any] = {"generated_text": "", "token_classification_results": {}, "input_token_count": 0}
+        last: dict[str, Any] = {
+            "generated_text": "",
+            "token_classification_results": {},
+            "input_token_count": 0,
+        }
         self._add_prompt(last)
         if self.warnings:
             last["warnings"] = [*last.get("warnings", ()), *self.warnings]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ollama's wire format for agents and configured models; `backends.ollama_format` reads an Ollama server's answers."""
+"""Ollama's wire format. `lockgate.backends.ollama_format` reads the answers of an Ollama server."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -217,7 +217,10 @@ class OllamaTextWriter(OllamaChatWriter):
 
 
 def _count(usage: Mapping[str, int]) -> dict[str, int]:
-    return {"prompt_eval_count": usage.get("prompt_tokens", 0), "eval_count": usage.get("completion_tokens", 0)}
+    return {
+        "prompt_eval_count": usage.get("prompt_tokens", 0),
+        "eval_count": usage.get("completion_tokens", 0),
+    }
 
 
 def _line(value: dict[str, Any]) -> bytes:

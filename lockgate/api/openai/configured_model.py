@@ -179,7 +179,11 @@ def _rename(message: dict[str, Any], request: Generation) -> dict[str, Any]:
     if request.kind == "chat":
         return renamed
     name = str(message.get("id", "")).removeprefix("chat")
-    return renamed | {"id": name, "object": "text_completion", "choices": [_to_text(one) for one in message["choices"]]}
+    return renamed | {
+        "id": name,
+        "object": "text_completion",
+        "choices": [_to_text(one) for one in message["choices"]],
+    }
 
 
 def _to_text(choice: Mapping[str, Any]) -> dict[str, Any]:

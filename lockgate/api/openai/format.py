@@ -198,7 +198,15 @@ def _is_tool(tool: Any) -> bool:
 
 def to_results(found: Iterable[Detection], shift: int = 0) -> list[dict[str, Any]]:
     """Findings with their position, moved by `shift`."""
-    return [{"start": one.start + shift, "end": one.end + shift, "text": one.text, **_plain(one)} for one in found]
+    return [
+        {
+            "start": one.start + shift,
+            "end": one.end + shift,
+            "text": one.text,
+            **_plain(one),
+        }
+        for one in found
+    ]
 
 
 def to_plain_results(found: Iterable[Detection]) -> list[dict[str, Any]]:

@@ -66,4 +66,5 @@ def encode_models(models: Sequence[Mapping[str, Any]]) -> bytes:
 def encode_unknown_model(name: str) -> bytes:
     """The error for a model that does not exist."""
     message = f"The model `{name}` does not exist"
-    return encode(ClientError(404, message, ClientFault(message, "invalid_request_error", "model", "model_not_found")))
+    fault = ClientFault(message, "invalid_request_error", "model", "model_not_found")
+    return encode(ClientError(404, message, fault))

@@ -262,7 +262,12 @@ async def start_lines(exchange: Exchange) -> None:
     await exchange.reply.start_stream(_LINES, lambda reply: encode_error_line(reply.details))
 
 
-def _with_prompt(request: CompletionRequest, generation: Generation, masked: str, masks: Sequence[Mask]) -> Generation:
+def _with_prompt(
+    request: CompletionRequest,
+    generation: Generation,
+    masked: str,
+    masks: Sequence[Mask],
+) -> Generation:
     """The request to the model, with the masked text in place of the original."""
     if "messages" not in request.body:
         return generation._replace(body=request.body | {"prompt": masked})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of a request to an agent or a configured model, in every wire format; none is dropped silently."""
+"""The fields of a request to an agent or a configured model, in every wire format."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

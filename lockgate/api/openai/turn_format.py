@@ -168,7 +168,12 @@ class ChatTurnWriter:
     def _say(self, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def _event(self, part: Mapping[str, Any], end: str | None = None, report: Mapping[str, Any] | None = None) -> bytes:
+    def _event(
+        self,
+        part: Mapping[str, Any],
+        end: str | None = None,
+        report: Mapping[str, Any] | None = None,
+    ) -> bytes:
         event = {
             **self._head,
             "choices": [{"index": 0, **part, "logprobs": None, "finish_reason": end}],

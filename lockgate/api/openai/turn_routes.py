@@ -59,7 +59,12 @@ class TurnFormat(NamedTuple):
     suffix: str = ""  # optional end of a name
 
 
-_openai = partial(TurnFormat, read_body=HttpRequest.read_json, start=start_events, encode_unknown=encode_unknown_model)
+_openai = partial(
+    TurnFormat,
+    read_body=HttpRequest.read_json,
+    start=start_events,
+    encode_unknown=encode_unknown_model,
+)
 _ollama = partial(
     TurnFormat,
     read_body=HttpRequest.read_body,

@@ -305,7 +305,12 @@ class WholeAnswer(AnswerWriter):
         return warnings + self.warnings
 
 
-def build_blocked(dialect: Dialect, request: CompletionRequest, blocked: InputBlocked, fallback: str) -> dict[str, Any]:
+def build_blocked(
+    dialect: Dialect,
+    request: CompletionRequest,
+    blocked: InputBlocked,
+    fallback: str,
+) -> dict[str, Any]:
     """The answer to a blocked prompt, whole or as the one event of a stream; a policy adds its fallback."""
     choices: list[dict[str, Any]] = []
     if not blocked.input.is_refused:
