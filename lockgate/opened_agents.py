@@ -120,7 +120,8 @@ class AgentOpener:
         settings = self._settings
         models = self._context.models = {name: await self._open_model(one) for name, one in settings.models.items()}
         used = {name: one for name, one in settings.sources.items() if settings.agents or one.expose}
-        embedder = await self._open_embedder() if any(map(_embeds, used.values())) else None
+        needs_embedder = any(one.elasticsearch is not None or is_index(one) for one in used.values())
+        embedder = await self._open_embedder() if needs_embedder else None
         sources = {name: await self._open_source(one, embedder) for name, one in used.items()}
         exposed.models.update({name: _expose_model(one, models[name]) for name, one in settings.models.items()
                                if one.expose})  # fmt: skip
@@ -340,11 +341,6 @@ def build_evaluation(settings: Settings, opened: OpenedAgents, agent: str) -> Ev
     evaluation = settings.evaluation
     judge = JudgeModel(opened.models[evaluation.judge], evaluation.judge) if evaluation.judge else None
     return EvaluationSetup(partial(opened.find_agent, agent), judge, evaluation.questions)
-
-
-def _embeds(source: SourceSettings) -> bool:
-    """Whether a source uses the embedder."""
-    return source.elasticsearch is not None or is_index(source)
 
 
 def _find_space(space: SpaceSettings) -> Endpoint:

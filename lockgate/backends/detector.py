@@ -166,10 +166,7 @@ class _BatchQueue:
                 task.cancel()
 
     def _send(self, streams: int = 1) -> None:
-        """Sends requests until they hold as many texts as there are `streams`: the queue serves the streams in turn.
-
-        The other texts of a stream wait for the next request.
-        """
+        """Sends requests until they hold as many texts as there are `streams`: the queue serves them in turn."""
         self._stop_timer()
         while streams > 0:
             shares = self._queue.take(self._shared.max_texts, MAX_CHARS)

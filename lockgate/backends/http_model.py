@@ -165,7 +165,9 @@ class HttpModel(ABC):
 
     async def _read_whole(self, answer: HttpResponse) -> Frame:
         if answer.status != 200:
-            raise refuse_model(self._caller.name, answer.status, await decode(answer.body, self._find_detail))
+            detail, is_denied = await decode(answer.body, self._find_detail), answer.status == 403
+            reason = f"access denied: {detail}" if is_denied else f"request failed: HTTP {answer.status} - {detail}"
+            raise refuse(self._caller.name, f"Model {reason}", answer.status)
         try:
             decoded = await decode(answer.body, self._decode)
         except (ValueError, RecursionError):
@@ -211,12 +213,6 @@ class HttpModel(ABC):
         if not detail:
             return BrokeProtocol(self._caller.name, INVALID)
         return UpstreamError(self._caller.name, f"Model request failed: {self._scrub(detail)[:MAX_DETAIL_CHARS]}")
-
-
-def refuse_model(name: str, status: int, detail: str) -> UpstreamError:
-    """Returns the error for a model that answered without success."""
-    message = f"Model access denied: {detail}" if status == 403 else f"Model request failed: HTTP {status} - {detail}"
-    return refuse(name, message, status)
 
 
 def count_usage(usage: object) -> Usage | None:

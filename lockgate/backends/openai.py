@@ -250,10 +250,7 @@ class OpenAIChat(CompletionClient):
 
 
 class ChunkReader:
-    """Returns the messages in the bytes of an event stream; `failure` is an error after the last ones.
-
-    `usage` is that of the latest message.
-    """
+    """Returns the messages in the bytes of an event stream; `failure` is an error after them, `usage` the latest."""
 
     __slots__ = ("_failure_prefix", "_parser", "failure", "has_events", "is_done", "usage")
 

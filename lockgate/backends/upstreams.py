@@ -81,9 +81,9 @@ class Upstreams:
             return _LocalSource(self._own.source(source, correlation_id, threshold), endpoint.path)
         return _LocalSource(source, endpoint.path, threshold)
 
-    def own_source(self, endpoint: Endpoint, threshold: float = 0.0) -> DataSource:
+    def own_source(self, endpoint: Endpoint) -> DataSource:
         """Returns the source at an endpoint of the settings; its address is not checked."""
-        return self._own.source(endpoint, "", threshold)
+        return self._own.source(endpoint, "", 0.0)
 
     def model(self, endpoint: Endpoint, correlation_id: str) -> Model:
         """Returns the model at an endpoint; never raises."""
@@ -160,11 +160,13 @@ async def open_upstreams(allow: Sequence[str], sources: LocalSources, models: Lo
 async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.ClientSession]:
     """Opens a separate connection pool; TLS is verified with the system's certificates."""
     resolver = _Resolver(rules)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    quarter = max(MIN_CONNECTIONS, soft // 4)  # of the limit of open files: clients and services need some too
     connector = aiohttp.TCPConnector(
         ssl=True,
         resolver=resolver,
         ttl_dns_cache=NAMES_KEPT_S,
-        limit=_count_connections(),
+        limit=MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, quarter),
         limit_per_host=MAX_PER_HOST,
         keepalive_timeout=KEEP_ALIVE_S,
     )
@@ -173,12 +175,6 @@ async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.Client
             yield pooled
     finally:
         await resolver.close()
-
-
-def _count_connections() -> int:
-    """Returns a quarter of the limit of open files: clients and services need some too."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_CONNECTIONS if soft < 0 else min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, soft // 4))
 
 
 class _Resolver(AbstractResolver):

@@ -132,9 +132,8 @@ async def _show(place: "ServerAddress", body: dict[str, Any], _: argparse.Namesp
                 try:
                     story.show(name, event)
                 except (AttributeError, KeyError, TypeError, ValueError) as error:
-                    raise BrokeProtocol(
-                        "server", f"the event `{flatten(name[:40])}` does not have the expected shape"
-                    ) from error
+                    fault = f"the event `{flatten(name[:40])}` does not have the expected shape"
+                    raise BrokeProtocol("server", fault) from error
     finally:
         story.close()
     return _choose_exit(story.end)

@@ -67,10 +67,7 @@ class AddressRules:
 
 
 def _opens_metadata(network: Network) -> bool:
-    """Return whether an entry allows metadata addresses: it lies within such a network, or is a single address.
-
-    A larger network may contain metadata addresses that the operator did not think of.
-    """
+    """Return whether an entry allows metadata addresses, which larger networks may contain by accident."""
     is_part = any(
         isinstance(network, type(metadata)) and network.subnet_of(metadata)  # type: ignore[arg-type]
         for metadata in _METADATA_NETWORKS

@@ -13,14 +13,8 @@ from lockgate.config.schema import Path, options_of, required_of
 from lockgate.errors import ConfigError
 
 INVALID = object()
-_LOCKGATE_SECTIONS = (
-    "policies",
-    "callers",
-    "agents",
-    "sessions",
-    "models",
-    "sources",
-)  # sections that only Lockgate has
+# Sections that only Lockgate has.
+_LOCKGATE_SECTIONS = ("policies", "callers", "agents", "sessions", "models", "sources")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
 
 
@@ -153,11 +147,8 @@ def _warn_unknown(draft: Draft, raw: dict[str, Any], known: Collection[str], pat
             continue
         hint = suggest(key, list(known))
         is_default = path == ("openai",) and "`policies`" in hint
-        if (
-            path[:1] == ("policies",)
-            or is_default
-            or (not path and any(f"`{one}`" in hint for one in _LOCKGATE_SECTIONS))
-        ):
+        is_section = not path and any(f"`{one}`" in hint for one in _LOCKGATE_SECTIONS)
+        if path[:1] == ("policies",) or is_default or is_section:
             draft.add_fault((*path, key), describe_unknown_key(key, list(known)))
         else:
             draft.warn(f"unknown key `{key}`{where} is ignored{hint}")
@@ -189,8 +180,7 @@ def read_value(draft: Draft, kind: AnyKind, value: Any, path: Path) -> Any:
     raw = draft.read_map(value, path)
     if isinstance(kind, SectionMap):
         section = Section(kind.fields_of)
-        entries = {key: read_value(draft, section, item, (*path, key)) for key, item in raw.items()}
-        return MappingProxyType(entries)
+        return MappingProxyType({key: read_value(draft, section, item, (*path, key)) for key, item in raw.items()})
     return build(kind.fields_of, read_fields(draft, kind.fields_of, raw, path))
 
 

@@ -151,9 +151,8 @@ def _parse(path: Path, data: bytes) -> tuple[dict[str, Any], list[Duplicate]]:
         if tree is not None and not isinstance(tree, dict):
             raise BadYaml(f"must be a map of settings, not {describe(tree)}")
     except UnicodeDecodeError as error:
-        raise _unusable_file(
-            path, f"invalid config file: {path}: not UTF-8 at byte {error.start}: save it as UTF-8"
-        ) from error
+        fault = f"not UTF-8 at byte {error.start}: save it as UTF-8"
+        raise _unusable_file(path, f"invalid config file: {path}: {fault}") from error
     except BadYaml as error:
         raise _unusable_file(path, f"invalid config file: {path}: {error}") from error
     return tree or {}, duplicates

@@ -238,14 +238,14 @@ def _fields(part: object) -> Iterable[tuple[str, Any]]:
 
 
 def _to_plain(value: object, key: str = "", depth: int = 0) -> Any:
-    """Return plain values for YAML; below the top, values that are not set are left out."""
+    """Return plain values for YAML, without unset ones below the top; a policy's detectors are all kept."""
     if isinstance(value, PolicySettings):
-        return {name: _keep_entries(item, name) for name, item in value.as_keys().items()}
+        return {name: _to_plain(item, name, -1) for name, item in value.as_keys().items()}
     if dataclasses.is_dataclass(value):
         value = dict(_fields(value))
     if isinstance(value, Mapping):
         plain = {name: _to_plain(item, name, depth + 1) for name, item in value.items()}
-        return {name: item for name, item in plain.items() if item not in (None, {}) or depth == 0}
+        return {name: item for name, item in plain.items() if item not in (None, {}) or depth <= 0}
     if isinstance(value, list | tuple):
         return [_to_plain(item, key, depth + 1) for item in value]
     if isinstance(value, PurePath):
@@ -253,13 +253,6 @@ def _to_plain(value: object, key: str = "", depth: int = 0) -> Any:
     if isinstance(value, Secret) or (isinstance(value, str) and key != "api_token" and _SECRET_KEY.search(key)):
         return MASK
     return _CREDENTIALS.sub(f"{MASK}@", value) if isinstance(value, str) else value
-
-
-def _keep_entries(value: object, key: str) -> Any:
-    """Return plain values for YAML; in a policy, detectors without parameters are kept."""
-    if isinstance(value, Mapping):
-        return {name: _to_plain(item, name) for name, item in value.items()}
-    return _to_plain(value, key)
 
 
 def _list_agents(settings: Settings) -> list[Row]:

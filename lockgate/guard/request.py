@@ -183,10 +183,7 @@ class Speculation:
             yield
 
     async def next(self, items: AsyncIterator[T]) -> T | None:
-        """Returns the next item; None at the end, or if the check fails before the item comes.
-
-        Raises the check's exception.
-        """
+        """Returns the next item; None at the end, or if the check fails first. Raises the check's exception."""
         if self._passed:
             return await anext(items, None)
         if self._is_known.is_set():
@@ -252,10 +249,7 @@ class _GuardedRun:
                 yield await self._refuse()
 
     async def _answer(self, reading: Speculation | None, ahead: Lookahead) -> AsyncGenerator[Any, None]:
-        """Yields the events from `prepare` to the last review; ends early if the input is blocked.
-
-        `reading` is the running input check, None if it has ended.
-        """
+        """Yields the events from `prepare` to the last review; `reading` is the input check if it still runs."""
         if reading is None:
             yield InputRead(self._input)
         prepared: Prepared | None = None

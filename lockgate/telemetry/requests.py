@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures requests, the calls made for them and the steps of agents, and reports them to log, metrics and traces.
-
-No header and no text is stored.
-"""
+"""Reports requests, their calls and the steps of agents to log, metrics and traces; stores no header and no text."""
 
 import asyncio
 import logging
@@ -73,15 +70,12 @@ class ModelCaller:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class IncomingRequest(ModelCaller):
-    """One request. `route` is its path in the table of routes, or OTHER; times are of the performance counter.
-
-    `span_name` is the name of its endpoint in traces, or empty.
-    """
+    """One request. `route` is its path in the table of routes, or OTHER; times are of the performance counter."""
 
     method: str
     path: str
     route: str
-    span_name: str
+    span_name: str  # the name of its endpoint in traces, or empty
     parent: TraceContext | None
     trace: TraceContext
     observers: tuple[Observer, ...]
