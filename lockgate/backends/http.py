@@ -224,8 +224,7 @@ class HttpService(JoinedCaller):
         if self._token is not None:
             headers["authorization"] = f"Bearer {self._token.reveal()}"
         headers["content-type"] = "application/json"
-        for name, value in fixed.items():
-            headers[name] = value
+        headers.update(fixed)
         return headers
 
     async def probe(self, passed: Headers) -> Health:

@@ -151,9 +151,8 @@ def _choose(settings: "Settings", wanted: str | None) -> _IndexTarget:
 
     indexes = {name: one for name, one in settings.sources.items() if is_index(one)}
     if wanted is not None and wanted not in indexes:
-        reason = (
-            "is no index that documents can be added to" if wanted in settings.sources else "there is no such source"
-        )
+        is_source = wanted in settings.sources
+        reason = "is no index that documents can be added to" if is_source else "there is no such source"
         raise ConfigError(reason, source=settings.source, key=f"sources.{wanted}")
     if wanted is None and len(indexes) > 1:
         words = f"there are several indexes, name one with --source: {', '.join(sorted(indexes))}"

@@ -170,9 +170,7 @@ def find_files(
 
 
 class _Walk:
-    """Walks a folder, each subfolder once. Links that lead out of it are skipped: their files would stay in the index
-    when the folder is removed from it.
-    """
+    """Walks a folder, each subfolder once. Links out of it are skipped: removing the folder would leave their files."""
 
     def __init__(self, base: Path, pattern: str | None, skipped: Skipped) -> None:
         self._base = base

@@ -286,10 +286,8 @@ def _check_output(draft: Draft, policy: PolicySettings, detectors: Detectors) ->
             continue
         word = action.name.lower()
         if detector.type != TEXT_CONTENTS:
-            too_late = f"a detector of type {detector.type} reads the answer only when it is complete"
-            draft.add_fault(
-                path, f"{too_late}, too late to {word} it: use annotate, or a detector of type text_contents"
-            )
+            reason = f"a detector of type {detector.type} reads the answer only when it is complete"
+            draft.add_fault(path, f"{reason}, too late to {word} it: use annotate, or a detector of type text_contents")
         elif detector.chunker_id == WHOLE_TEXT_CHUNKER and not policy.is_shadow:
             draft.warn(f"{'.'.join(path)} reads the whole answer: with {word}, all of a stream waits for its end")
 

@@ -2,7 +2,6 @@
 """Counters and histograms for an OpenTelemetry collector. Imported only if metrics are exported."""
 
 from opentelemetry.metrics import Counter as Instrument
-from opentelemetry.metrics import Histogram
 from opentelemetry.sdk.metrics import MeterProvider
 
 from lockgate.telemetry.names import GENERATING_KINDS, SERVICE, Counter, Duration, FewNames, GenAi
@@ -22,9 +21,7 @@ class MetricObserver(Observer):
     def __init__(self, provider: MeterProvider) -> None:
         meter = provider.get_meter(SERVICE)
         self._counters: dict[Counter, Instrument] = {name: meter.create_counter(name.value) for name in Counter}
-        self._histograms: dict[Duration, Histogram] = {
-            name: meter.create_histogram(name.value, "ms") for name in Duration
-        }
+        self._histograms = {name: meter.create_histogram(name.value, "ms") for name in Duration}
         self._operations = meter.create_histogram(
             GenAi.DURATION_METRIC.value, "s", explicit_bucket_boundaries_advisory=_OPERATION_S
         )

@@ -400,17 +400,14 @@ def note_stream_ended() -> None:
 
 @dataclass(slots=True, eq=False)
 class AgentStep:
-    """A context that measures a step of the current request: a node of the graph, or a phase.
-
-    `error` is the type of the exception that ended it, empty if it was cancelled.
-    """
+    """A context that measures a step of the current request: a node of the graph, or a phase."""
 
     name: str
     request: IncomingRequest | None = field(default_factory=CURRENT.get)
     span: Any = None  # if spans are recorded
     started_at: float = 0.0
     ended_at: float = 0.0
-    error: str = ""
+    error: str = ""  # the type of the exception that ended it, empty if it was cancelled
     is_abandoned: bool = False
     _outer: "AgentStep | None" = None
     _observers: tuple[Observer, ...] = ()
