@@ -38,9 +38,13 @@ class ModelSettings:
     id: str
     openai: OpenAIModelSettings | None = option(Section(OpenAIModelSettings), "an OpenAI-compatible server", None)
     ollama: OllamaModelSettings | None = option(Section(OllamaModelSettings), "an Ollama server", None)
-    embedded: str | None = option(kinds.EMBEDDED, "local: `module:attribute` or an installed one's name", None)
+    embedded: str | None = option(
+        kinds.EMBEDDED, "a model inside this process: `module:attribute` or the name of an installed one", None
+    )
     options: Mapping[str, Any] = option(kinds.MAP, "options of the embedded model", dict, "{}")
-    expose: bool | None = option(kinds.BOOLEAN, "whether requests may name it", None, "as `model` on `/v1` and `/api`")
+    expose: bool | None = option(
+        kinds.BOOLEAN, "true: every request may name it; false: none may", None, "as `model` on `/v1` and `/api`"
+    )
     policy: str | None = option(kinds.NAME, "id of the policy of requests that name none", None)
 
 
@@ -77,7 +81,7 @@ class PostgresSourceSettings:
 class ElasticsearchSettings:
     """An index of Elasticsearch or OpenSearch. `api_key_env` names a variable, `api_key` is its value."""
 
-    url: str = option(kinds.URL, "address of Elasticsearch or OpenSearch")
+    url: str = option(kinds.URL, "address of the server")
     index: str = option(kinds.SLUG, "name of the index")
     api_key_env: str | None = option(kinds.NAME, "name of the environment variable that holds the API key", None)
     api_key: Secret | None = None
@@ -89,10 +93,16 @@ class SourceSettings:
 
     id: str
     syftai_space: SpaceSettings | None = option(Section(SpaceSettings), "an endpoint of a SyftAI Space", None)
-    embedded: str | None = option(kinds.EMBEDDED, "local: `index`, `module:attribute` or an installed one's name", None)
+    embedded: str | None = option(
+        kinds.EMBEDDED,
+        "a source inside this process: `index`, `module:attribute` or the name of an installed one",
+        None,
+    )
     options: Mapping[str, Any] = option(kinds.MAP, "options of the embedded source", dict, "{}")
     postgres: PostgresSourceSettings | None = option(Section(PostgresSourceSettings), "a PostgreSQL database", None)
-    elasticsearch: ElasticsearchSettings | None = option(Section(ElasticsearchSettings), "an Elasticsearch index", None)
+    elasticsearch: ElasticsearchSettings | None = option(
+        Section(ElasticsearchSettings), "an index of Elasticsearch or OpenSearch", None
+    )
     expose: bool = option(kinds.BOOLEAN, "requests may name it", False)
 
 
@@ -101,7 +111,10 @@ class UpstreamSettings:
     """Which of the addresses that requests name Lockgate may call."""
 
     allow: tuple[str, ...] = option(
-        kinds.TEXTS, "hosts and networks that requests may name; empty: any but link-local and metadata", (), "[]"
+        kinds.TEXTS,
+        "hosts and networks that requests may name; empty: any but link-local and metadata addresses",
+        (),
+        "[]",
     )
 
 
@@ -112,16 +125,22 @@ class AgentSettings:
     id: str
     main: str = option(kinds.NAME, "id of the model that answers from documents and writes code")
     conversational: str = option(kinds.NAME, "id of the model for everything else", "", "the same as `main`")
-    sources: tuple[str, ...] = option(kinds.TEXTS, "ids of its data sources; empty: it searches nothing", (), "[index]")
+    sources: tuple[str, ...] = option(
+        kinds.TEXTS, "ids of its data sources; an empty list: it searches nothing", (), "[index]"
+    )
     policy: str | None = option(kinds.NAME, "id of its policy", None)
     platform_route: bool = option(kinds.BOOLEAN, "has a route for questions about account, usage and billing", False)
-    prepare_timeout_s: float = option(kinds.DURATION, "seconds to choose a route and search the sources", 30.0, "30")
+    prepare_timeout_s: float = option(
+        kinds.DURATION, "seconds for the steps before the answer: choosing a route, searching the sources", 30.0, "30"
+    )
     first_token_timeout_s: float = option(kinds.DURATION, "seconds until the model's first token", 60.0, "60")
     token_gap_timeout_s: float = option(kinds.DURATION, "seconds between two tokens", 60.0, "60")
     history_messages: int = option(kinds.COUNT, "messages of the session that go into a prompt", 20)
     history_tokens: int = option(kinds.COUNT, "how many tokens these messages may have, roughly", 6000)
     passages: int = option(kinds.POSITIVE, "passages that go into a prompt", 8)
-    min_similarity: float = option(kinds.between(-1, 1), "less similar passages are left out; 0: none", 0.0, "0")
+    min_similarity: float = option(
+        kinds.between(-1, 1), "passages less similar to the question than this are left out; 0: none", 0.0, "0"
+    )
 
     def __post_init__(self) -> None:
         """Use `main` for everything when `conversational` is not set."""
@@ -137,12 +156,16 @@ class SessionSettings:
         "sessions.db, unless `postgres` or `embedded` is given",
     )  # fmt: skip
     postgres: PostgresSettings | None = option(Section(PostgresSettings), "a PostgreSQL database", None)
-    embedded: str | None = option(kinds.EMBEDDED, "a plugin's store: `module:attribute` or its name", None)
+    embedded: str | None = option(
+        kinds.EMBEDDED, "a session store of a plugin: `module:attribute` or the name of an installed one", None
+    )
     options: Mapping[str, Any] = option(kinds.MAP, "options of the plugin's session store", dict, "{}")
     retention_days: int | None = option(kinds.POSITIVE, "days that a turn is kept", None)
     max_messages: int = option(kinds.integer(2), "messages kept per session", 200)
     shared_default: bool = option(
-        kinds.BOOLEAN, "gRPC requests without a session id share one; false: each gets a new one, not kept", True
+        kinds.BOOLEAN,
+        "gRPC requests without a session id share one session; false: each gets a new one, which is not kept",
+        True,
     )
 
 
@@ -150,7 +173,7 @@ class SessionSettings:
 class EmbeddingSettings:
     """The embedding model; without `ollama` it runs in this process."""
 
-    ollama: OllamaModelSettings | None = option(Section(OllamaModelSettings), "one of Ollama, else a local one", None)
+    ollama: OllamaModelSettings | None = option(Section(OllamaModelSettings), "an embedding model of Ollama", None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,14 +181,20 @@ class ClassifierSettings:
     """The classifier that chooses a route without a call to a model."""
 
     model_path: Path | None = option(
-        kinds.PATH, "classifier file", None, "the data directory's, else the package's", ("CLASSIFIER_MODEL_PATH",)
+        kinds.PATH,
+        "file of the classifier",
+        None,
+        "the one in the data directory, else the one in the package",
+        ("CLASSIFIER_MODEL_PATH",),
     )
     confidence_threshold: float = option(
-        kinds.between(0, 1), "below it a model chooses the label", 0.85, variables=("CLASSIFIER_CONFIDENCE_THRESHOLD",)
-    )
+        kinds.between(0, 1), "below this confidence the model chooses the label", 0.85,
+        variables=("CLASSIFIER_CONFIDENCE_THRESHOLD",),
+    )  # fmt: skip
     export_dir: Path | None = option(
-        kinds.PATH, "where questions and labels are written; null: nowhere", None, variables=("CLASSIFIER_EXPORT_DIR",)
-    )
+        kinds.PATH, "where questions and their labels are written; null: nowhere", None,
+        variables=("CLASSIFIER_EXPORT_DIR",),
+    )  # fmt: skip
     export_threshold: int = option(
         kinds.POSITIVE, "questions per file", 100, variables=("CLASSIFIER_EXPORT_THRESHOLD",)
     )

@@ -63,7 +63,9 @@ class ServiceSettings:
 
     hostname: str = option(kinds.TEXT, "host name or IPv4 address; no scheme, port or path")
     port: int = option(kinds.PORT, "port", shown="detectors and openai 8080, chunkers and nlp 8085, tgis 8033")
-    path_prefix: str = option(kinds.normalised(kinds.TEXT, lambda text: text.strip("/")), "before each path (HTTP)", "")
+    path_prefix: str = option(
+        kinds.normalised(kinds.TEXT, lambda text: text.strip("/")), "before every path (HTTP)", ""
+    )
     request_timeout: int = option(kinds.SECONDS, "seconds for a whole answer; a stream must begin in them", 600)
     tls: TlsSettings | None = option(
         Section(TlsSettings, shared="<tls>", can_be_named=True), "name of an entry of `tls`, or such an entry", None
@@ -99,7 +101,9 @@ class OpenAISettings:
 
     service: ServiceSettings = option(SERVICE, "where it is")
     health_service: ServiceSettings | None = option(SERVICE, "where to send health checks, if elsewhere", None)
-    policies: Mapping[str, Any] = option(kinds.MAP, "default policy by model; `*` for all other models", dict, "{}")
+    policies: Mapping[str, Any] = option(
+        kinds.MAP, "the policy of requests that name none, by model; `*` for all other models", dict, "{}"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,7 +113,9 @@ class ChunkerSettings:
     type: str | None = option(kinds.choice("sentence", "all"), "has no effect", None, "required with `service`")
     service: ServiceSettings | None = option(SERVICE, "a remote chunker", None)
     embedded: str | None = option(
-        kinds.EMBEDDED, "a local chunker: sentence, paragraph, word, whole_doc_chunker, or `module:attribute`", None
+        kinds.EMBEDDED,
+        "a chunker inside Lockgate: sentence, paragraph, word, whole_doc_chunker, or `module:attribute`",
+        None,
     )
     options: Mapping[str, Any] = option(kinds.MAP, "options of the embedded chunker", dict, "{}")
 
@@ -124,7 +130,9 @@ class DetectorSettings:
         shown="required; embedded: text_contents (`groundedness`: text_context_doc)",
     )
     chunker_id: str = option(
-        kinds.TEXT, "id of its chunker", shown="required; embedded: sentence (`format`: whole_doc_chunker)"
+        kinds.TEXT,
+        "id of a chunker, or whole_doc_chunker",
+        shown="required; embedded: sentence (`format`: whole_doc_chunker)",
     )
     default_threshold: float = option(
         kinds.NUMBER,
@@ -142,12 +150,17 @@ class DetectorSettings:
     )
     options: Mapping[str, Any] = option(kinds.MAP, "options of the embedded detector", dict, "{}")
     path: str | None = option(
-        kinds.normalised(kinds.TEXT, lambda text: "/" + text.lstrip("/")), "path on a remote detector", None, "by type"
+        kinds.normalised(kinds.TEXT, lambda text: "/" + text.lstrip("/")),
+        "path on the remote detector",
+        None,
+        "by type",
     )
     batch_contents: int = option(
         kinds.POSITIVE, "most texts of several streams in one request to a busy remote detector; 1: never share", 32
     )
-    batch_wait_ms: float = option(kinds.between(0, 1000), "milliseconds a text may wait to share a request", 5.0, "5")
+    batch_wait_ms: float = option(
+        kinds.between(0, 1000), "milliseconds that a text may wait for others to share a request with", 5.0, "5"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -168,7 +181,11 @@ LANES = ("content", "reasoning", "tool_arguments")  # the texts of a model's ans
 class PolicyKeys:
     """One policy as it is in the file; `lockgate.config.policies` makes a PolicySettings from it."""
 
-    mode: str = option(kinds.choice("enforce", "shadow"), "shadow: findings are reported and change nothing", "enforce")
+    mode: str = option(
+        kinds.choice("enforce", "shadow"),
+        "shadow: detectors read and report everything, and nothing is changed",
+        "enforce",
+    )
     input: Mapping[str, Any] = option(kinds.MAP, "detectors of the user's text, by id", dict, "{}")
     documents: Mapping[str, Any] = option(kinds.MAP, "detectors of retrieved documents, by id", dict, "{}")
     output: Mapping[str, Any] = option(kinds.MAP, "detectors of the model's answer, by id", dict, "{}")
@@ -188,8 +205,12 @@ class PolicyKeys:
         "[content, reasoning]",
     )  # fmt: skip
     fallback: str = option(kinds.TEXT, "text that replaces withheld text", "This answer was withheld.")
-    on_detector_failure: str = option(kinds.choice("fail", "pass"), "pass: text leaves unread, with a warning", "fail")
-    speculative: bool = option(kinds.BOOLEAN, "the model starts while detectors read `input`; its answer waits", False)
+    on_detector_failure: str = option(
+        kinds.choice("fail", "pass"), "pass: when a detector fails, text leaves unread, with a warning", "fail"
+    )
+    speculative: bool = option(
+        kinds.BOOLEAN, "the model starts while detectors read `input`; nothing leaves before they end", False
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -224,21 +245,39 @@ class AggregatorSettings:
         kinds.DURATION, "seconds that a whole question may take", 180.0, "180", ("AGGREGATOR_TOTAL_TIMEOUT",)
     )
     default_top_k: int = option(
-        kinds.POSITIVE, "documents per source", 5, "5, or `max_top_k` if that is less", ("AGGREGATOR_DEFAULT_TOP_K",)
+        kinds.POSITIVE, "documents per source, unless a request sets `top_k`", 5,
+        "5, or `max_top_k` if that is less", ("AGGREGATOR_DEFAULT_TOP_K",),
+    )  # fmt: skip
+    max_top_k: int = option(
+        kinds.POSITIVE, "most documents per source that a request may ask for", 20, variables=("AGGREGATOR_MAX_TOP_K",)
     )
-    max_top_k: int = option(kinds.POSITIVE, "largest `top_k` of a request", 20, variables=("AGGREGATOR_MAX_TOP_K",))
     max_data_sources: int = option(
         kinds.POSITIVE, "sources that a request may name", 10, variables=("AGGREGATOR_MAX_DATA_SOURCES",)
     )
     model_streaming: bool = option(
-        kinds.BOOLEAN, "in streams, pass text on as it comes", False, variables=("AGGREGATOR_MODEL_STREAMING_ENABLED",)
+        kinds.BOOLEAN,
+        "in streams, pass the model's text on as it arrives",
+        False,
+        variables=("AGGREGATOR_MODEL_STREAMING_ENABLED",),
     )
     cors_origins: tuple[str, ...] = option(
-        kinds.ORIGINS, "origins for `/api/v1/*`, `/health` and `/ready`", ("*",), '["*"]', ("AGGREGATOR_CORS_ORIGINS",)
+        kinds.ORIGINS,
+        "origins that browsers may call `/api/v1/*`, `/health` and `/ready` from",
+        ("*",),
+        '["*"]',
+        ("AGGREGATOR_CORS_ORIGINS",),
     )
-    syfthub_url: str = option(kinds.TEXT, "not used", "http://localhost:8000", variables=("AGGREGATOR_SYFTHUB_URL",))
+    syfthub_url: str = option(
+        kinds.TEXT,
+        "accepted for compatibility; never called",
+        "http://localhost:8000",
+        variables=("AGGREGATOR_SYFTHUB_URL",),
+    )
     syfthub_jwks_cache_ttl_s: int = option(
-        kinds.SECONDS, "not used", 3600, variables=("AGGREGATOR_SYFTHUB_JWKS_CACHE_TTL",)
+        kinds.SECONDS,
+        "accepted for compatibility; never called",
+        3600,
+        variables=("AGGREGATOR_SYFTHUB_JWKS_CACHE_TTL",),
     )
 
 
@@ -265,7 +304,9 @@ class ServerSettings:
     playground: bool = option(kinds.BOOLEAN, "serve the playground", False)
     trace: bool = option(kinds.BOOLEAN, "serve the trace endpoint", False)
     cors_origins: tuple[str, ...] = option(kinds.ORIGINS, "origins that browsers may call every path from", (), "[]")
-    allowed_hosts: tuple[str, ...] = option(kinds.TEXTS, "hosts besides loopback for playground and trace", (), "[]")
+    allowed_hosts: tuple[str, ...] = option(
+        kinds.TEXTS, "host names besides loopback for playground and trace", (), "[]"
+    )
     samples: Path | None = option(kinds.PATH, "sample questions of the playground, a YAML file", None)
     tls: ServerTlsSettings = option(Section(ServerTlsSettings), "TLS of the API port", ServerTlsSettings)
     workers: int = option(kinds.integer(1, 512), "processes that serve the API port", 1)
@@ -363,7 +404,9 @@ class Settings:
     warnings: tuple[str, ...] = ()
     listeners: Listeners = DEFAULT_LISTENERS
     trace_token: Secret | None = None  # made anew at each start
-    compat: Compat = option(kinds.choice("none", "fms"), "fms: answer exactly as the guardrails orchestrator", "none")
+    compat: Compat = option(
+        kinds.choice("none", "fms"), "fms: answer exactly as the guardrails orchestrator does", "none"
+    )
     release_strategy: ReleaseStrategy | None = option(
         kinds.choice("max_processed_index", "frontier"), "where releases of held text end; null: by endpoint", None
     )
@@ -371,11 +414,15 @@ class Settings:
         kinds.choice("hold", "trail"), "whether whole-document detectors hold a stream; null: by endpoint", None
     )
     grounding: Grounding = option(
-        kinds.choice("hold", "trail"), "whether detectors of `grounding` hold the stream, or report at its end", "hold"
+        kinds.choice("hold", "trail"),
+        "whether detectors that compare answer and documents hold the stream, or report at its end",
+        "hold",
     )
     generation: GenerationSettings | None = option(Section(GenerationSettings), "generation server", None)
     openai: OpenAISettings | None = option(
-        Section(OpenAISettings), "OpenAI-compatible server; old names: `chat_generation`, `chat_completions`", None
+        Section(OpenAISettings),
+        "OpenAI-compatible server; `chat_generation` and `chat_completions` are old names",
+        None,
     )
     chunkers: Mapping[str, ChunkerSettings] = option(SectionMap(ChunkerSettings), "chunkers by id", empty_map)
     detectors: Mapping[str, DetectorSettings] = option(SectionMap(DetectorSettings), "detectors by id", empty_map)
@@ -392,20 +439,38 @@ class Settings:
     )
     detector_concurrent_requests: int = option(kinds.POSITIVE, "requests open at once per detector and request", 5)
     chunker_concurrent_requests: int = option(kinds.POSITIVE, "requests open at once per chunker and request", 5)
-    aggregator: AggregatorSettings = option(Section(AggregatorSettings), "answering from documents", AggregatorSettings)
+    aggregator: AggregatorSettings = option(
+        Section(AggregatorSettings), "how questions are answered from documents", AggregatorSettings
+    )
     models: Mapping[str, ModelSettings] = option(SectionMap(ModelSettings), "models by id", empty_map)
     sources: Mapping[str, SourceSettings] = option(SectionMap(SourceSettings), "data sources by id", empty_map)
     policies: Mapping[str, "PolicySettings"] = option(SectionMap(PolicyKeys), "policies by id", empty_map)
-    moderation: ModerationSettings = option(Section(ModerationSettings), "`/v1/moderations`", ModerationSettings)
+    moderation: ModerationSettings = option(
+        Section(ModerationSettings), "how `/v1/moderations` is answered", ModerationSettings
+    )
     agents: Mapping[str, AgentSettings] = option(SectionMap(AgentSettings), "agents by name", empty_map)
     sessions: SessionSettings = option(Section(SessionSettings), "where an agent's sessions are kept", SessionSettings)
-    embeddings: EmbeddingSettings = option(Section(EmbeddingSettings), "the embedding model", EmbeddingSettings)
-    classifier: ClassifierSettings = option(Section(ClassifierSettings), "the classifier of routes", ClassifierSettings)
-    evaluation: EvaluationSettings = option(Section(EvaluationSettings), "how answers are judged", EvaluationSettings)
+    embeddings: EmbeddingSettings = option(
+        Section(EmbeddingSettings), "the embedding model; if not set, it runs inside Lockgate", EmbeddingSettings
+    )
+    classifier: ClassifierSettings = option(
+        Section(ClassifierSettings),
+        "the classifier that chooses an agent's route without a call to a model",
+        ClassifierSettings,
+    )
+    evaluation: EvaluationSettings = option(
+        Section(EvaluationSettings), "how an agent's answers are judged", EvaluationSettings
+    )
     callers: Mapping[str, CallerSettings] = option(SectionMap(CallerSettings), "callers by name", empty_map)
-    upstreams: UpstreamSettings = option(Section(UpstreamSettings), "addresses requests may name", UpstreamSettings)
-    server: ServerSettings = option(Section(ServerSettings), "the server's ports, processes and pages", ServerSettings)
-    limits: LimitSettings = option(Section(LimitSettings), "limits on size, number and time of requests", LimitSettings)
+    upstreams: UpstreamSettings = option(
+        Section(UpstreamSettings), "which addresses that requests name may be called", UpstreamSettings
+    )
+    server: ServerSettings = option(
+        Section(ServerSettings), "ports, processes and optional pages of the server", ServerSettings
+    )
+    limits: LimitSettings = option(
+        Section(LimitSettings), "limits on sizes, numbers and times of requests", LimitSettings
+    )
     log: LogSettings = option(Section(LogSettings), "the log", LogSettings)
     quiet: bool = option(kinds.BOOLEAN, "no log on standard output", False, variables=("QUIET",))
     start_up_health_check: bool = option(
