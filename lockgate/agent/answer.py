@@ -50,7 +50,7 @@ class TurnResult:
     first_token_ms: int = 0
     tokens: int = 0
     outcome: str = ANSWERED
-    is_cut: bool = False  # the answer was cut short
+    is_cut: bool = False  # the model reached its limit of tokens
     is_repeated: bool = False
     usage: Mapping[str, int] | None = None
     documents: tuple[Document, ...] = field(default=())

@@ -27,7 +27,7 @@ class LabelExport:
         self._directory = directory
         self._threshold = max(1, threshold)
         self._entries: deque[Entry] = deque(maxlen=self._threshold * MAX_KEPT_BATCHES)
-        self._noted = 0  # since the last batch
+        self._noted = 0  # since `note` last started a batch
         self._task: asyncio.Task[None] | None = None
         self._has_warned = False
 

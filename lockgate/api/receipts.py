@@ -36,7 +36,7 @@ class ReceiptReleased(msgspec.Struct):
 
 
 class ReceiptDetector(msgspec.Struct):
-    """What one detector read: characters by part. `failed`: it failed, and the text was released unchecked."""
+    """What one detector read: characters by part. `failed`: it failed, and text went on without its check."""
 
     detector_id: str
     read: dict[Literal["prompt", "documents", "answer"], int]

@@ -305,7 +305,7 @@ class Peer:
             return method.answer.FromString(raw)
 
     async def stream(self, method: RemoteMethod[Answer], outgoing: OutgoingCall) -> AsyncGenerator[Answer, None]:
-        """Sends one message and yields the answers, whose first must come in time; closing cancels the call."""
+        """Sends one message and yields the answers; their metadata must come in time. Closing cancels the call."""
         with self.calling(outgoing.failing) as counted:
             begin: _StreamBytes = self._channel.unary_stream(method.path)
             metadata = build_metadata(outgoing.headers, outgoing.own)

@@ -82,7 +82,7 @@ class HttpResponse(NamedTuple):
 
 
 class HttpCaller:
-    """Calls any address over one pool. Telemetry and errors use `kind` and `name`.
+    """Calls the address of each request over one pool. Telemetry and errors use `kind` and `name`.
 
     Without `timeout_s` the user of this class limits the time. With `joins_trace` calls carry the trace's headers.
     """

@@ -82,7 +82,7 @@ class Upstreams:
         return _LocalSource(source, endpoint.path, threshold)
 
     def own_source(self, endpoint: Endpoint) -> DataSource:
-        """Returns the source at an endpoint of the settings; its address is not checked."""
+        """Returns the source at an endpoint of the settings; any address is permitted."""
         return self._own.source(endpoint, "", 0.0)
 
     def model(self, endpoint: Endpoint, correlation_id: str) -> Model:

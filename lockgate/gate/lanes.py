@@ -156,14 +156,14 @@ class Lane:
         return self._advance([*requests], progress)
 
     def skip_rest(self, chunker: str) -> list[Outcome]:
-        """Handles a failure of a chunker that may fail: the gate no longer waits for its detectors."""
+        """Handles a failure of a chunker that may fail: its detectors read its chunks, and no text after them."""
         upto = self.aligners[chunker].skip_rest()
         return self._advance([], self.batcher.skip_rest(chunker, upto))
 
     def answer(self, request: DetectorRequest, findings: Sequence[Sequence[Detection]]) -> list[Outcome]:
         """Handles a detector's response."""
         outcomes: list[Outcome]
-        outcomes, progress = self.batcher.answer(request, findings)  # type: ignore[assignment]  # a new list of asks
+        outcomes, progress = self.batcher.answer(request, findings)  # type: ignore[assignment]  # a new list
         return self._advance(outcomes, progress)
 
     def can_progress(self) -> bool:

@@ -136,7 +136,7 @@ class ReleaseGate:
         return [name for name, upto in self._frontiers.items() if upto == self._lowest]
 
     def receive(self, frame: Frame) -> list[Release]:
-        """Handles a frame; releases it at once if no detector holds, or if no text waits."""
+        """Handles a frame; releases it at once if no detector holds, or if it has no text and no text waits."""
         log = self.log
         log.append(frame)
         if log.received == log.released or not self._frontiers:

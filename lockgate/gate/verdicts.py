@@ -102,7 +102,7 @@ class Pseudonyms:
     values: dict[str, str] = field(default_factory=dict)  # the value of each name; only for the caller, never stored
 
     def name(self, found: Detection) -> str:
-        """Returns the pseudonym of the found value, or its label if the value is too long or there are too many."""
+        """Returns the pseudonym of the found value; its label if the value is empty, too long or one too many."""
         value = found.text
         known = self._names.get(value)
         if known is not None:

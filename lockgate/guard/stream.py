@@ -6,8 +6,8 @@ chunker feeds text and receives chunks; a chunker that never waits is called in 
 detectors, and the reader takes releases. Every buffer is bounded: held text and waiting chunks by the lanes, releases
 by a fixed number.
 
-After an error of the source, text that is already cut is still read and released; any other error ends the stream at
-once, without the text still held. When the reader leaves, all pumps are cancelled, and each closes its resources.
+After an error of the source, text already cut is still read and released. An error of a trailing detector is raised
+after the last release; any other ends the stream without the held text. When the reader leaves, all pumps end.
 """
 
 import asyncio

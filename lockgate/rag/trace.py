@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trace: notes about the progress of one answer, for clients that may see held text.
 
-All text since the last note becomes one note, and so do all frontier moves: it holds no more text than the gate.
+All text since the last note becomes one note, and so do all frontier moves: the text at the gate bounds the notes.
 """
 
 from collections import deque

@@ -106,7 +106,7 @@ async def _check_health(gateway: Gateway) -> None:
 
 
 def _build_front(gateway: Gateway, readiness: Readiness, bound: Sequence[Bound]) -> Ports | Workers:
-    """Serves the API in this process or in worker processes. They open the agent's port themselves, by its number."""
+    """Builds the API's ports in this process, or its workers. Both open the agent's port themselves, by its number."""
     sockets = [one.socket for one in bound if one.listener.name not in ("health", "agent")]
     agent = next((one.listener for one in bound if one.listener.name == "agent"), None)
     settings = replace(gateway.settings, listeners=gateway.settings.listeners._replace(agent=agent))

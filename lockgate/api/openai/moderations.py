@@ -184,7 +184,7 @@ def build_result(
 
 
 def _list_labels(one: Detection) -> list[tuple[str, float]]:
-    """The labels of a finding: its own, and for toxicity all weaker ones, which stand in the metadata."""
+    """The labels of a finding: its own, and for toxicity all that have a score in the metadata."""
     labels = [(one.detection, float(one.score))]
     others = (one.metadata or {}).get("scores") if _TOXIC in one.detection_type else None
     if isinstance(others, Mapping):

@@ -25,7 +25,7 @@ export function renderReceipt({ run, about }) {
 }
 
 function describeLack(run) {
-  if (!run) return "Every guarded answer ends with a receipt. It says what each detector read, and what it missed.";
+  if (!run) return "Every guarded answer ends with a receipt. It says what each detector read, and if that was all.";
   if (!isOver(run)) return "The receipt follows the last released text.";
   if (run.phase !== "done") return "An answer that breaks off has no receipt.";
   return "No detector read this answer, so there is no receipt. Choose a policy or detectors.";
