@@ -58,8 +58,8 @@ _PORT_ERRORS = frozenset({errno.EADDRINUSE, errno.EACCES})
 _CONTENTS = Shape(ContentsRequest)
 _SUBJECTS: Mapping[str, Shape[Any]] = {
     TEXT_GENERATION: Shape(GenerationRequest),
-    TEXT_CHAT: Shape(ChatDetectionRequest),
-    TEXT_CONTEXT_DOC: Shape(ContextDetectionRequest),
+    TEXT_CHAT: Shape(ChatDetectionRequest, name="ChatRequest"),
+    TEXT_CONTEXT_DOC: Shape(ContextDetectionRequest, name="ContextRequest"),
 }
 _NAMES = (b"detector-id", b"x-model-name")
 

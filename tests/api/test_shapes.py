@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
+from lockgate.api.openai import format as openai
+from lockgate.api.openai.turn_format import AgentChat
 from lockgate.api.shapes import Shape
 from lockgate.errors import InvalidRequest, UnreadableBody
 from tests.api.sample_shapes import (
@@ -329,3 +331,16 @@ def test_a_fault_that_only_the_type_itself_knows_still_gets_a_text() -> None:
 def test_a_type_whose_rules_have_no_words_in_the_reference_is_refused_at_once(type_: Any) -> None:
     with pytest.raises(TypeError, match="a request body cannot hold"):
         Shape(type_)
+
+
+@pytest.mark.parametrize(
+    ("type_", "body", "expected"),
+    [
+        (openai.Chat, {"model": "m", "messages": ["x"]}, "struct Message"),
+        (openai.ChatDetection, {"detectors": {}, "messages": ["x"]}, "struct Message"),
+        (AgentChat, {"model": "m", "messages": [], "stream_options": "x"}, "struct StreamOptions"),
+    ],
+)
+def test_a_field_of_an_endpoint_keeps_the_reference_s_name(type_: type[Any], body: Any, expected: str) -> None:
+    with pytest.raises(InvalidRequest, match=f'invalid type: string "x", expected {expected} at line 1'):
+        Shape(type_).decode(json.dumps(body).encode())

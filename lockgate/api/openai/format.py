@@ -60,6 +60,9 @@ class ChatMessage(msgspec.Struct):
     tool_call_id: str | None = None
 
 
+Message = Annotated[ChatMessage, msgspec.Meta(title="Message")]  # the reference's name, in errors
+
+
 class DetectorsOrPolicy(msgspec.Struct, forbid_unknown_fields=True):
     """The detectors by section, and the policy."""
 
@@ -72,7 +75,7 @@ class ChatFields(msgspec.Struct):
     """The fields of every body of chat completions."""
 
     model: str
-    messages: list[ChatMessage]
+    messages: list[Message]
     stream: bool | None = None
     tools: list[Any] | None = None
 
@@ -102,7 +105,7 @@ class ChatDetection(msgspec.Struct, forbid_unknown_fields=True):
     """Body of detection/chat."""
 
     detectors: DetectorMap
-    messages: list[ChatMessage]
+    messages: list[Message]
     tools: list[Any] = []
 
 

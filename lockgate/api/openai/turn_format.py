@@ -50,7 +50,7 @@ class _TurnCompletion(AgentRequest, kw_only=True):
     logit_bias: dict[str, float] | None = None
     response_format: dict[str, Any] | None = None
     reasoning_effort: str | None = None
-    stream_options: TurnStreamOptions | None = None
+    stream_options: Annotated[TurnStreamOptions, msgspec.Meta(title="StreamOptions")] | None = None
 
 
 class AgentChat(_TurnCompletion, kw_only=True):
