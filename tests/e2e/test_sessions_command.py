@@ -121,12 +121,12 @@ def test_labels_are_exported_without_aborted_turns(run: Run, tmp_path: Path) -> 
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_sessions_are_deleted_only_if_somebody_says_yes(
+def test_sessions_are_deleted_only_after_a_yes(
     run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert run("delete", "s1") == 2
-    assert "say --yes" in capsys.readouterr().err
+    assert "use --yes" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     assert run("delete", "s1") == 3
     assert "nothing was deleted" in capsys.readouterr().err
