@@ -105,7 +105,7 @@ def read_escapes_as_they_are() -> Change:
 
     def take(self: Any, raw: str, at: int, found: list[Any]) -> int:
         end = honest(self, raw, at, found)
-        if not self.begun:
+        if not self.incomplete:
             kind, _, written = found[-1]
             found[-1] = (kind, written, written)
         return end
