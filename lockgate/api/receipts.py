@@ -56,7 +56,10 @@ class ReceiptDigest(msgspec.Struct):
 
 
 class ReceiptBody(msgspec.Struct):
-    """What each detector read, whether all released text was read, the outcome, and the digest."""
+    """What each detector read, whether all released text was read, the outcome, and the digest.
+
+    `unread` counts, by field, values that went on unread; `dropped` those that were left out of the answer.
+    """
 
     version: int
     policy: str | None
@@ -67,12 +70,14 @@ class ReceiptBody(msgspec.Struct):
     released: ReceiptReleased
     detectors: list[ReceiptDetector]
     digest: ReceiptDigest
+    unread: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    dropped: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str, Any]:
     """The receipt as JSON values, after the last frame; `chain` is used in place of its own."""
     chain = receipt.chain if chain is None else chain
-    return {
+    body: dict[str, Any] = {
         "version": VERSION,
         "policy": receipt.policy or None,
         "mode": "shadow" if receipt.is_shadow else "enforce",
@@ -94,6 +99,10 @@ def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str
         ],
         "digest": {"algorithm": ALGORITHM, "frames": chain.frames, "value": chain.value},
     }
+    for name, counts in (("unread", receipt.unread), ("dropped", receipt.dropped)):
+        if counts:
+            body[name] = dict(counts)
+    return body
 
 
 def encode_receipt(receipt: Receipt) -> str:

@@ -317,11 +317,22 @@ def _describe(receipt: "ReceiptBody") -> list[str]:
         ("outcome", f"{receipt.outcome}, if it had been enforced" if is_shadow else receipt.outcome),
         ("released", f"prompt {released.prompt}, documents {released.documents}, answer {released.answer} characters"),
         ("covered", "yes" if receipt.covered else "NO"),
+        *[(name, _count_fields(counts)) for name, counts in _list_counts(receipt)],
         ("digest", f"{count_of(receipt.digest.frames, 'frame')}, {in_one_line(receipt.digest.value[:_DIGEST_CHARS])}"),
     ]
     head = ("detector", "covered", "read", "chunks", "findings")
     rows = [head, *map(_describe_detector, receipt.detectors)] if receipt.detectors else []
     return [*align(facts), *align(rows)] if rows else align(facts)
+
+
+def _list_counts(receipt: "ReceiptBody") -> list[tuple[str, dict[str, int]]]:
+    """The counts of values that were not read, and of values that were left out, where the receipt has them."""
+    both = (("unread", receipt.unread), ("dropped", receipt.dropped))
+    return [(name, counts) for name, counts in both if isinstance(counts, dict)]
+
+
+def _count_fields(counts: dict[str, int]) -> str:
+    return ", ".join(f"{in_one_line(name)} {count}" for name, count in counts.items())
 
 
 def _describe_detector(one: "ReceiptDetector") -> tuple[str, ...]:
@@ -339,4 +350,6 @@ def _list_doubts(receipt: "ReceiptBody") -> list[str]:
         if not one.covered:
             why = "failed, and the text went on without it" if one.failed is True else "has not read all of it"
             doubts.append(f"not covered: detector `{in_one_line(one.detector_id)}` {why}")
+    if isinstance(receipt.unread, dict):
+        doubts.append(f"not covered: no detector read {_count_fields(receipt.unread)}")
     return doubts if doubts or receipt.covered else ["not covered, says the receipt"]

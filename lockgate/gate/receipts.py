@@ -113,6 +113,8 @@ class Receipt:
         self.outcome = Outcome.RELEASED
         self.chain = FrameChain()
         self.released = dict.fromkeys(RequestPart, 0)
+        self.unread: dict[str, int] = {}  # by field: texts that went on and that no detector could read
+        self.dropped: dict[str, int] = {}  # by field: values of an answer that were left out
         self._figures: dict[str, _DetectorFigures] = {}
         self._solid = dict.fromkeys(RequestPart, 0)
 
@@ -172,10 +174,18 @@ class Receipt:
         """Counts text that was read and withheld, so that reading it cannot stand for unread released text."""
         self._solid[part] += _count_solid(text)
 
+    def note_unread(self, field: str, count: int = 1) -> None:
+        """Counts values of this field that went on unread."""
+        self.unread[field] = self.unread.get(field, 0) + count
+
+    def note_left_out(self, field: str, count: int = 1) -> None:
+        """Counts values of this field of an answer that were left out, because no detector could read them."""
+        self.dropped[field] = self.dropped.get(field, 0) + count
+
     @property
     def is_covered(self) -> bool:
-        """Whether every detector has read all released text of its parts."""
-        return all(map(self._covers, self._figures.values()))
+        """Whether every detector has read all released text of its parts, and nothing else went on unread."""
+        return not self.unread and all(map(self._covers, self._figures.values()))
 
     def list_reads(self) -> list[DetectorRead]:
         """Returns every detector's counts, in the order of `expect` calls."""

@@ -149,6 +149,7 @@ class Policy:
     is_metered: bool = True  # write a receipt or policy metrics
     # Computed from the other fields.
     is_on: bool = field(init=False)  # the policy has a detector
+    enforces: bool = field(init=False)  # a finding may mask, stop or block: nothing may pass unread by default
     fallback: str = field(init=False)  # the text in place of a withheld answer
     masks_input: bool = field(init=False)  # the input may be masked before a source or the model gets it
     is_early: bool = field(init=False)  # the model call starts before the input check ends
@@ -167,6 +168,7 @@ class Policy:
         computed = {
             "unshared": tuple(unshared),
             "is_on": bool(self.input or self.documents or self.output or self.grounding or self.reviews),
+            "enforces": bool(self.name) and not self.is_shadow and self._changes_text(),
             "fallback": self.for_output.fallback,
             "masks_input": masks_input,
             "is_early": self.is_speculative and bool(self.input) and not masks_input,
@@ -177,6 +179,14 @@ class Policy:
         }
         for name, value in computed.items():
             object.__setattr__(self, name, value)
+
+    def _changes_text(self) -> bool:
+        parts: tuple[tuple[Measures, Sequence[ActiveGuard | ActiveReview]], ...] = (
+            (self.for_input, self.input),
+            (self.for_documents, self.documents),
+            (self.for_output, (*self.output, *self.grounding)),
+        )
+        return any(measures.changes_text([one.guard.id for one in guards]) for measures, guards in parts)
 
     def bind(self, headers: Headers) -> "Policy":
         """Returns the policy for one request; only readings that requests cannot share are created again."""

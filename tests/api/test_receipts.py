@@ -52,6 +52,8 @@ def full() -> Receipt:
     receipt.note_released(RequestPart.ANSWER, "Hi. Ho.")
     receipt.note_action("stop")
     receipt.note_failure("late")
+    receipt.note_unread("image", 2)
+    receipt.note_left_out("logprobs")
     add_frames(receipt.chain, chunk({"content": "Hi. Ho."}))
     return receipt
 
@@ -71,6 +73,8 @@ def test_a_receipt_has_exactly_the_agreed_keys_in_their_order() -> None:
         "released": {"prompt": 3, "documents": 0, "answer": 7},
         "detectors": [{**pii, "covered": True}, {**late, "covered": False, "failed": True}],
         "digest": {"algorithm": "sha256-chain-1", "frames": 1, "value": chain.value},
+        "unread": {"image": 2},
+        "dropped": {"logprobs": 1},
     }
     assert json.dumps(build_receipt(full())) == json.dumps(body)
 

@@ -268,6 +268,21 @@ def test_a_detector_that_has_not_read_everything_is_a_warning_and_with_strict_a_
     assert run(as_lines(build()), "--strict")[0] == 0
 
 
+def test_what_went_on_unread_is_named_and_a_warning(run: Run) -> None:
+    receipt = fill(Receipt(), WHOLE[:1])
+    receipt.expect("pii", RequestPart.PROMPT)
+    receipt.note_unread("image", 2)
+    receipt.note_left_out("logprobs")
+    saved = as_lines([*WHOLE[:1], {"receipt": build_receipt(receipt)}])
+    code, told = run(saved)
+    assert "\nunread    image 2\ndropped   logprobs 1\n" in told
+    assert told.splitlines()[-2:] == [
+        "warning: not covered: no detector read image 2",
+        "The text is what was cleared.",
+    ]
+    assert (code, run(saved, "--strict")[0]) == (0, 1)
+
+
 def test_a_receipt_without_detectors_proves_little(run: Run) -> None:
     saved = as_lines([{"text": "", "receipt": build_receipt(Receipt())}])
     code, told = run(saved)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The receipt says what was read, whether that was everything that was released, and what was done. The laws bite."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -137,6 +138,19 @@ def test_a_receipt_is_covered_only_if_every_detector_is(account: list[Account]) 
     assert receipt.is_covered is all(covered.values())
 
 
+@given(ACCOUNTS, st.lists(st.sampled_from(["image", "id"])), st.lists(st.sampled_from(["logprobs", "id"])))
+def test_what_went_on_unread_is_counted_and_never_covered(
+    account: list[Account], unread: list[str], left_out: list[str]
+) -> None:
+    receipt, covered = play(account)
+    for name in unread:
+        receipt.note_unread(name)
+    for name in left_out:
+        receipt.note_left_out(name)
+    assert receipt.is_covered is (not unread and all(covered.values()))
+    assert (receipt.unread, receipt.dropped) == (Counter(unread), Counter(left_out))
+
+
 @given(ACCOUNTS)
 def test_a_detector_that_failed_says_so_and_is_not_covered(account: list[Account]) -> None:
     receipt, _ = play(account)
@@ -236,6 +250,11 @@ BUGS = Bugs()
 def one_detector_that_covers_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     covers = property(lambda self: any(map(self._covers, self._figures.values())) or not self._figures)
     monkeypatch.setattr(Receipt, "is_covered", covers)
+
+
+@BUGS.caught_by(test_what_went_on_unread_is_counted_and_never_covered)
+def unread_text_is_covered_if_the_detectors_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Receipt, "is_covered", property(lambda self: all(map(self._covers, self._figures.values()))))
 
 
 @BUGS.caught_by(
