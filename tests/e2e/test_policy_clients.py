@@ -137,6 +137,17 @@ def test_a_plain_loop_over_a_stream_needs_no_change(
     assert verifies("".join(chunk.model_dump_json(exclude_unset=True) + "\n" for chunk in chunks).encode())
 
 
+def test_the_role_comes_once_so_that_joined_chunks_name_it_once(host: str) -> None:
+    messages: Any = [{"role": "user", "content": "Hello"}]
+    for model in ("talker", "caller"):
+        with open_client(host, "masked") as client:
+            with client.chat.completions.stream(model=model, messages=messages) as stream:
+                assert stream.get_final_completion().choices[0].message.role == "assistant"
+            _, _, chunks = listen(client, model)
+        roles = [chunk.choices[0].delta.role for chunk in chunks]
+        assert roles == ["assistant"] + [None] * (len(chunks) - 1)
+
+
 def test_usage_comes_alone_in_the_last_chunk_where_it_was_asked_for(host: str) -> None:
     messages: Any = [{"role": "user", "content": "Hello"}]
     for policy in ("masked", "closed", "shade"):

@@ -244,6 +244,14 @@ class EventWriter(AnswerWriter):
             event["warnings"] = warnings
         return event
 
+    def _take_role(self, index: int) -> dict[str, str]:
+        """The role for a delta of this choice. Under a policy only its first delta has one: clients join its words."""
+        known = self._choices[index]
+        role = known.role
+        if self._is_ruled:
+            known.role = {}
+        return role
+
     def _messages_of(self, segment: Segment, release: Release) -> tuple[Messages, bool]:
         """The messages that an event is made of, and whether its text is the end of the last one."""
         own = [frame.fields for frame in release.frames if frame.text and frame.fields is not None]
@@ -264,9 +272,9 @@ class EventWriter(AnswerWriter):
         if not self._is_chat:
             choice["text"] = text
         elif segment.call is None:
-            choice["delta"] = {"role": "assistant", segment.field: text}
+            choice["delta"] = {**self._take_role(segment.choice), segment.field: text}
         else:
-            choice["delta"] = {"role": "assistant", **(segment.call.call.build(text) if text else {})}
+            choice["delta"] = {**self._take_role(segment.choice), **(segment.call.call.build(text) if text else {})}
         choice["logprobs"] = merge_logprobs(messages, is_chat=self._is_chat) if is_open else None
         for key in ("finish_reason", "stop_reason"):
             choice[key] = latest.get(key) if is_complete else None
@@ -297,7 +305,9 @@ class EventWriter(AnswerWriter):
         guarded = self._reader.guarded
         delta = {key: value for key, value in (choice.get("delta") or {}).items() if key not in guarded}
         if known.is_read:
-            delta["role"] = "assistant"
+            if self._is_ruled:
+                delta.pop("role", None)
+            delta |= self._take_role(index)
         return self._encode({**message, "choices": [{**choice, "delta": delta}]})
 
     # The end.
@@ -340,7 +350,7 @@ class EventWriter(AnswerWriter):
         """An event that only ends a choice, or without a reason only names it."""
         base = self._choices[index].base or self._reader.first
         event = {key: base[key] for key in ("id", "object", "created", "model") if key in base}
-        empty = {"delta": {"role": "assistant"}} if self._is_chat else {"text": ""}
+        empty = {"delta": self._take_role(index)} if self._is_chat else {"text": ""}
         ending = {"index": index, **empty, "logprobs": None, "finish_reason": reason, "stop_reason": None}
         return event | {"choices": [ending]}
 

@@ -76,6 +76,7 @@ class ChoiceState:
     trailing: list[Detection] | None = None
     late: list[dict[str, Any]] = field(default_factory=list)  # the same under a policy: entries by field
     textless: list[dict[str, Any]] = field(default_factory=list)  # their logprobs are sent with the next message
+    role: dict[str, str] = field(default_factory=lambda: {"role": "assistant"})  # for the next delta
 
 
 class StreamReader:
