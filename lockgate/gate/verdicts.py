@@ -2,8 +2,9 @@
 """Applies a policy's actions to findings: annotate, mask, stop or block a text; flag, mask or drop a document.
 
 `stop` and `block` replace all text that has not left yet by the fallback. They differ only in the release that brings
-the finding: `stop` releases the part before the first finding, `block` nothing. So of an answer that is judged whole,
-`stop` shows the clean beginning and `block` only the fallback.
+the finding: `stop` releases the whole sentences before the first finding, `block` nothing. So of an answer that is
+judged whole, `stop` shows the clean beginning and `block` only the fallback. If text has left, the fallback begins a
+new line.
 
 In shadow mode no text is changed and no finding reported; only the action that would apply is recorded.
 
@@ -15,7 +16,7 @@ same value, at any cut of the releases. Overlapping masks become one, with the t
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
@@ -241,7 +242,8 @@ class Measures(NamedTuple):
 class Verdict(NamedTuple):
     """The text that may leave and the findings to report. `is_blocked`: no more of the original text follows.
 
-    The text is the first `kept` characters of the judged text with masks applied, then the fallback if it is blocked.
+    The text is the first `kept` characters of the judged text with masks applied, then `ending`: the fallback, on a new
+    line if text has left, or nothing.
     """
 
     text: str
@@ -249,6 +251,25 @@ class Verdict(NamedTuple):
     is_blocked: bool = False
     kept: int = 0
     masks: tuple[Mask, ...] = ()
+    ending: str = ""
+
+    @property
+    def body(self) -> str:
+        """The text without its ending."""
+        return self.text.removesuffix(self.ending)
+
+
+FindSentence = Callable[[str, int], int]  # from a text and a position: where the sentence that holds it begins
+
+
+def begin_text(text: str, at: int) -> int:
+    """The FindSentence of a text whose sentences are not known: the whole text is one."""
+    return 0
+
+
+def put_fallback(fallback: str, *, has_left: bool) -> str:
+    """Returns the fallback as it follows a text; `has_left`: some of that text has left."""
+    return f"\n{fallback}" if has_left and fallback else fallback
 
 
 def keep(detections: Iterable[Detection], threshold: float) -> tuple[Detection, ...]:
@@ -263,10 +284,13 @@ class Judge:
     it may contain another finding's secret. `strictest_action` is the strictest action of all findings so far.
     """
 
-    __slots__ = ("_is_blocked", "_masker", "_measures", "_only_annotates", "strictest_action")
+    __slots__ = ("_find_sentence", "_is_blocked", "_masker", "_measures", "_only_annotates", "strictest_action")
 
-    def __init__(self, measures: Measures, names: Pseudonyms | None = None) -> None:
+    def __init__(
+        self, measures: Measures, names: Pseudonyms | None = None, find_sentence: FindSentence = begin_text
+    ) -> None:
         self._measures = measures
+        self._find_sentence = find_sentence
         strictest = max([measures.action, *measures.actions.values()])
         self._only_annotates = strictest is Action.ANNOTATE
         self._masker = Masker(measures.mask_with, names or Pseudonyms())
@@ -292,16 +316,15 @@ class Judge:
     def _apply(self, start: int, text: str, detections: Sequence[Detection]) -> Verdict:
         masks = self._masker.mask(start, len(text), self._select(detections, min(REPLACING), max(REPLACING)))
         ending = self._select(detections, Action.STOP, Action.BLOCK)
-        kept = text
+        kept, fallback = text, ""
         if ending:
             self._is_blocked = True
-            kept = text[: self._find_end(start, ending)]
+            kept = text[: self._find_end(start, text, ending)]
             masks = _cut(masks, start + len(kept))
+            fallback = put_fallback(self._measures.fallback, has_left=bool(start or kept))
         reported = self._report(detections, start, kept, masks)
         left = apply_masks(start, kept, masks)
-        if ending:
-            left += self._measures.fallback
-        return Verdict(left, reported, bool(ending), len(kept), tuple(masks))
+        return Verdict(left + fallback, reported, bool(ending), len(kept), tuple(masks), fallback)
 
     def _report(
         self, detections: Sequence[Detection], start: int, left: str, masks: Sequence[Mask]
@@ -320,18 +343,24 @@ class Judge:
         action_of = self._measures.of
         return [one for one in detections if mildest <= action_of(one.detector_id) <= strictest]
 
-    def _find_end(self, start: int, ending: Sequence[Detection]) -> int:
-        """Returns how many characters of the last release still leave."""
+    def _find_end(self, start: int, text: str, ending: Sequence[Detection]) -> int:
+        """Returns how many characters of the last release still leave: its whole sentences before the first finding."""
         if self._select(ending, Action.BLOCK, Action.BLOCK):
             return 0
-        return max(min([found.start for found in ending]) - start, 0)
+        first = min(min([found.start for found in ending]) - start, len(text) - 1)
+        end = self._find_sentence(text, first) if first > 0 else 0
+        return end or (min(len(text) - len(text.lstrip()), first) if start and first > 0 else 0)
 
 
 def judge_whole(
-    text: str, detections: Sequence[Detection], measures: Measures, names: Pseudonyms | None = None
+    text: str,
+    detections: Sequence[Detection],
+    measures: Measures,
+    names: Pseudonyms | None = None,
+    find_sentence: FindSentence = begin_text,
 ) -> Verdict:
     """Returns the verdict on a complete text."""
-    return Judge(measures, names).judge(0, text, detections)
+    return Judge(measures, names, find_sentence).judge(0, text, detections)
 
 
 def _cut(masks: Sequence[Mask], end: int) -> list[Mask]:

@@ -19,19 +19,31 @@ from lockgate.gate.receipts import Receipt, RequestPart
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
 from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, FailureHandler, Guard, last_text, to_invalid_request
-from lockgate.interfaces import Chunker, Headers, Reading, Review, SourceReading
+from lockgate.interfaces import Chunker, Headers, InPlaceChunker, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
 from lockgate.telemetry import LogEvent, count_detections, log_event, name_causes
 
 _DOCS = "docs"
+_SENTENCE_WINDOW = 4000  # more characters than the longest sentence has
 _ANNOTATE, _BLOCK = Measures(), Measures(Action.BLOCK)
 
 
 class Chunking(NamedTuple):
-    """The chunker for reviewers without a chunker."""
+    """The chunker of sentences: for reviewers without a chunker, and for the end of an answer that is cut off."""
 
     id: str
     chunker: Chunker
+
+
+def find_sentence(chunking: Chunking | None, text: str, at: int) -> int:
+    """Returns where the sentence that holds the character at `at` begins; 0 if its chunker is a remote one."""
+    if chunking is None or not isinstance(chunking.chunker, InPlaceChunker):
+        return 0
+    begin = max(at - _SENTENCE_WINDOW, 0)
+    machine = chunking.chunker.build_machine()
+    chunks = [*machine.feed(text[begin : at + _SENTENCE_WINDOW]), *machine.finish()]
+    starts = [chunk.start for chunk in chunks if chunk.start <= at - begin]
+    return begin + starts[-1] if starts and starts[-1] else 0
 
 
 class Meter:

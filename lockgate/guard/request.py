@@ -17,6 +17,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from lockgate.errors import CheckFailed, LockgateError, TimedOut, Unavailable, UpstreamError
@@ -26,7 +27,7 @@ from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Document, Subject
 from lockgate.gate.verdicts import Action, Judge, Mask, Verdict, hide, judge_whole
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, review_all
-from lockgate.guard.policy import Chunking, Meter, Policy, ground, pass_sources
+from lockgate.guard.policy import Chunking, Meter, Policy, find_sentence, ground, pass_sources
 from lockgate.guard.stream import Slice, Source, Watch, detect_slices, open_guarded_stream
 from lockgate.task_groups import run_group
 from lockgate.telemetry import LogEvent, log_event, name_causes, observe_policy
@@ -355,7 +356,8 @@ class _GuardedRun:
             return Released(release)
         judge = self._judges.get(release.choice)
         if judge is None:
-            judge = self._judges[release.choice] = Judge(policy.for_output, meter.names)
+            sentences = partial(find_sentence, self._request.chunking)
+            judge = self._judges[release.choice] = Judge(policy.for_output, meter.names, sentences)
         verdict = judge.judge(release.start, release.text, release.detections)
         meter.receipt.note_released(RequestPart.ANSWER, release.text[: verdict.kept])
         return Released(release, verdict)

@@ -242,7 +242,9 @@ def test_an_answer_that_is_cut_off_ends_with_the_fallback_and_leaks_nothing(seed
     has_found = any(SECRET.search(text) for text in told.read.values())
     assert said.count(FALLBACK) == has_found
     for key, text in left.items():
-        assert world.texts.get(key, "").startswith(text.removesuffix(FALLBACK))
+        kept = text.removesuffix(FALLBACK)
+        assert kept == text or not kept or kept.endswith("\n")
+        assert world.texts.get(key, "").startswith(kept if kept == text else kept[:-1])
     heard = {choice["index"] for event in told.events for choice in event["choices"]}
     ends = dict.fromkeys(heard, "content_filter") if has_found else world.finishes
     check_ends(told, ends, has_usage=world.has_usage and not told.events[-1]["choices"])

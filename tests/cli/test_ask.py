@@ -180,7 +180,7 @@ def test_a_question_that_is_blocked_is_told_and_is_exit_code_1(run: Run) -> None
 def test_an_answer_that_is_blocked_ends_with_the_fallback_and_exit_code_1(run: Run) -> None:
     ran = run(QUESTION, "--policy", "stop")
     assert ran.code == 1
-    assert ran.out == "The library is open from nine to six [hours]. Write to (the rest is not for you)\n"
+    assert ran.out == "The library is open from nine to six [hours]. \n(the rest is not for you)\n"
     assert "\nblocked  the answer was cut off\nfound    mail: EmailAddress in the answer" in ran.err
     assert "\nreceipt  stopped, policy stop, " in ran.err
 
@@ -338,8 +338,10 @@ def test_every_width_shows_the_whole_answer_and_nothing_else(
     ]
     arguments = (QUESTION, "--policy", policy, "--source", "hours")
     _, seen, screen = watch(*arguments, columns=columns, rows=rows, pieces=pieces, shown={3: held})
-    end = "[EMAIL][mail:EmailAddress].-😀one-two" if policy == "label" else "(therestisnotforyou)[mail:EmailAddress]"
-    whole = f"sourcehours:2documents図書館は九時に開きます。Schönisteshier.Mail{end}"
+    end = "Mail[EMAIL][mail:EmailAddress].-😀one-two"
+    if policy == "stop":
+        end = "(therestisnotforyou)[mail:EmailAddress]"
+    whole = f"sourcehours:2documents図書館は九時に開きます。Schönisteshier.{end}"
     shown = "".join(screen.text().split())
     assert shown.startswith(whole)
     assert shown.removeprefix(whole).startswith(("receipt", "blocked"))

@@ -2,17 +2,21 @@
 """Policies in the settings: what they become, what is refused, and what `lockgate check` shows of them."""
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lockgate.chunkers.machines import MachineChunker
+from lockgate.chunkers.sentences import SentenceMachine, load_stop_judge
 from lockgate.config.load import load_settings
 from lockgate.config.policies import PolicySettings
 from lockgate.config.report import render_check, render_yaml
 from lockgate.config.settings import Settings
 from lockgate.gate.values import Detection
 from lockgate.gate.verdicts import Action, DocumentAction, judge_whole
+from lockgate.guard.policy import Chunking, find_sentence
 from tests.config.config_cases import PII, Loader
 
 PAGE = Path(__file__).parents[2] / "docs" / "policies.md"
@@ -273,8 +277,11 @@ def test_the_page_shows_what_each_action_does() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| `(.+)` \|$", table, re.MULTILINE))
     found = [one._replace(detector_id="words") for one in found]
     measures = [PolicySettings("p", output={"words": {}}, on_output=one).measures("output") for one in Action]
-    shown = {one.action.name.lower(): judge_whole(text, found, one).text for one in measures}
-    assert rows == shown
+    sentences = partial(
+        find_sentence, Chunking("sentence", MachineChunker(partial(SentenceMachine, 2000, load_stop_judge())))
+    )
+    shown = {one.action.name.lower(): judge_whole(text, found, one, None, sentences).text for one in measures}
+    assert rows == {name: text.replace("\n", "↵") for name, text in shown.items()}
 
 
 @pytest.mark.parametrize(

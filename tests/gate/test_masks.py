@@ -225,7 +225,7 @@ def test_the_text_of_a_verdict_is_what_was_kept_with_its_masks(
     for start, text, found in case.releases():
         given_ = [one._replace(detector_id="odd") if one.start % 2 else one for one in found]
         verdict = judge.judge(start, text, given_)
-        ending = "!" if verdict.is_blocked and not has_ended else ""
+        ending = "" if not verdict.is_blocked or has_ended else "\n!" if start or verdict.kept else "!"
         assert verdict.text == apply_masks(start, text[: verdict.kept], verdict.masks) + ending
         assert all(start <= mask.start < mask.end <= start + verdict.kept for mask in verdict.masks)
         has_ended = verdict.is_blocked

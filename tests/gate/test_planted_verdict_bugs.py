@@ -88,31 +88,55 @@ def a_mask_covers_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     _plant_in_verdicts(monkeypatch, stretch)
 
 
-def _plant_in_ends(patch: pytest.MonkeyPatch, spoil: Callable[[Judge, int, Found], int]) -> None:
+def _plant_in_ends(patch: pytest.MonkeyPatch, spoil: Callable[[Judge, int, str, Found], int]) -> None:
     """How much leaves of the text with which it ends is wrong."""
     patch.setattr(Judge, "_find_end", spoil)
 
 
 @BUGS.caught_by(
     test_verdicts.test_no_character_that_a_finding_covers_leaves_in_clear,
-    test_verdicts.test_any_cut_of_the_releases_stops_at_the_first_finding,
+    test_verdicts.test_a_text_stops_after_whole_sentences_or_where_it_had_been_released,
 )
 def a_text_stops_at_its_last_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Judge._find_end
-    _plant_in_ends(monkeypatch, lambda judge, start, found: honest(judge, start, sorted(found)[-1:]))
+    _plant_in_ends(monkeypatch, lambda judge, start, text, found: honest(judge, start, text, sorted(found)[-1:]))
 
 
-@BUGS.caught_by(test_verdicts.test_any_cut_of_the_releases_stops_at_the_first_finding)
+@BUGS.caught_by(test_verdicts.test_a_text_stops_after_whole_sentences_or_where_it_had_been_released)
 def a_text_stops_where_its_release_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    _plant_in_ends(monkeypatch, lambda _judge, _start, _found: 0)
+    _plant_in_ends(monkeypatch, lambda _judge, _start, _text, _found: 0)
+
+
+@BUGS.caught_by(
+    test_verdicts.test_a_text_stops_after_whole_sentences_or_where_it_had_been_released,
+    test_verdicts.test_any_cut_between_sentences_stops_with_the_same_text,
+)
+def half_a_sentence_leaves_before_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find_end(_judge: Judge, start: int, _text: str, found: Found) -> int:
+        return max(min(one.start for one in found) - start, 0)
+
+    _plant_in_ends(monkeypatch, find_end)
+
+
+@BUGS.caught_by(
+    test_verdicts.test_the_fallback_stands_on_a_line_of_its_own_or_alone,
+    test_verdicts.test_a_text_stops_after_whole_sentences_or_where_it_had_been_released,
+)
+def the_fallback_is_glued_to_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "put_fallback", lambda fallback, *, has_left: fallback)
+
+
+@BUGS.caught_by(test_verdicts.test_the_fallback_stands_on_a_line_of_its_own_or_alone)
+def a_lone_fallback_begins_with_a_line_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "put_fallback", lambda fallback, *, has_left: f"\n{fallback}")
 
 
 @BUGS.caught_by(test_verdicts.test_a_stricter_action_never_releases_more)
 def a_blocked_release_leaves_before_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Judge._find_end
 
-    def find_end(judge: Judge, start: int, found: Found) -> int:
-        return 1000 if judge._measures.action is Action.BLOCK else honest(judge, start, found)
+    def find_end(judge: Judge, start: int, text: str, found: Found) -> int:
+        return 1000 if judge._measures.action is Action.BLOCK else honest(judge, start, text, found)
 
     _plant_in_ends(monkeypatch, find_end)
 
@@ -203,9 +227,9 @@ def where_one_masks_all_mask(monkeypatch: pytest.MonkeyPatch) -> None:
 def where_one_stops_no_other_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Judge._find_end
 
-    def find_end(judge: Judge, start: int, found: Found) -> int:
+    def find_end(judge: Judge, start: int, text: str, found: Found) -> int:
         stopping = [one for one in found if judge._measures.of(one.detector_id) is Action.STOP]
-        return honest(judge, start, stopping or found)
+        return honest(judge, start, text, stopping or found)
 
     _plant_in_ends(monkeypatch, find_end)
 

@@ -23,6 +23,7 @@ from lockgate.gate.verdicts import (
     Verdict,
     hide,
     judge_whole,
+    put_fallback,
 )
 from tests.gate.worlds import World, play, worlds
 
@@ -32,6 +33,11 @@ ACTIONS = st.sampled_from(Action)
 STRICTER = st.sampled_from([Action.STOP, Action.BLOCK])
 HIDING = st.sampled_from([Action.MASK, Action.STOP, Action.BLOCK])
 CUTS = st.sets(st.integers(1, len(LETTERS) - 1), max_size=5)
+
+
+def find_sentence(text: str, at: int) -> int:
+    """Where the sentence with the character at `at` begins: here a letter of these ends one, and white space too."""
+    return max(text.rfind(end, 0, at) + 1 for end in "cf\n \u2028文😀")
 
 
 @dataclass
@@ -52,7 +58,7 @@ class Case:
         return {place for one, _ in self.found for place in range(one.start, one.end)}
 
     def judge(self, action: Action) -> list[Verdict]:
-        judge = Judge(Measures(action, fallback=FALLBACK))
+        judge = Judge(Measures(action, fallback=FALLBACK), None, find_sentence)
         return [
             judge.judge(start, self.text[start:end], [one for one, early in self.found if self._at(one, early) == turn])
             for turn, (start, end) in enumerate(pairwise(self.borders))
@@ -93,6 +99,11 @@ def _join(verdicts: list[Verdict]) -> str:
     return "".join(verdict.text for verdict in verdicts)
 
 
+def _join_bodies(verdicts: list[Verdict]) -> str:
+    """What leaves of the text itself."""
+    return "".join(verdict.body for verdict in verdicts)
+
+
 def _mask(text: str, covered: set[int]) -> str:
     return "".join(MASK_CHARACTER if place in covered else letter for place, letter in enumerate(text))
 
@@ -106,7 +117,7 @@ def test_a_mask_keeps_the_length_of_every_release(case: Case) -> None:
 @given(cases(), HIDING)
 def test_no_character_that_a_finding_covers_leaves_in_clear(case: Case, action: Action) -> None:
     hidden = {case.text[place] for place in case.covered() if 0 <= place < len(case.text)}
-    assert not hidden & set(_join(case.judge(action)))
+    assert not hidden & set(_join_bodies(case.judge(action)))
 
 
 @given(cases(), st.sampled_from([Action.ANNOTATE, Action.MASK]))
@@ -122,18 +133,49 @@ def test_any_cut_of_the_releases_gives_the_same_masked_text(case: Case, cuts: se
     assert text == _join(case.recut(cuts).judge(Action.MASK)) == _mask(case.text, case.covered())
 
 
+def _find_first(case: Case) -> int | None:
+    """The place of the first finding; one outside the text counts at its nearest character."""
+    return min((min(max(one.start, 0), len(case.text) - 1) for one, _ in case.found), default=None)
+
+
+def _expect_stop(case: Case) -> str:
+    """The whole sentences before the first finding, and what had left before its release; then a new line."""
+    first = _find_first(case)
+    if first is None:
+        return case.text
+    begin = max(border for border in case.borders if border <= first)
+    while 0 < begin < first and case.text[begin].isspace():
+        begin += 1
+    end = max(begin, find_sentence(case.text, first) if first else 0)
+    return f"{case.text[:end]}\n{FALLBACK}" if end else FALLBACK
+
+
 @given(cases(), CUTS)
-def test_any_cut_of_the_releases_stops_at_the_first_finding(case: Case, cuts: set[int]) -> None:
+def test_a_text_stops_after_whole_sentences_or_where_it_had_been_released(case: Case, cuts: set[int]) -> None:
+    case = case.on_time().recut(cuts)
+    assert _join(case.judge(Action.STOP)) == _expect_stop(case)
+
+
+@given(cases(), st.sets(st.sampled_from([find_sentence(LETTERS, at) for at in range(1, len(LETTERS))])))
+def test_any_cut_between_sentences_stops_with_the_same_text(case: Case, cuts: set[int]) -> None:
     case = case.on_time()
-    first = min((max(one.start, 0) for one, _ in case.found), default=None)
-    expected = case.text if first is None else case.text[:first] + FALLBACK
-    assert _join(case.judge(Action.STOP)) == _join(case.recut(cuts).judge(Action.STOP)) == expected
+    whole = _join(case.recut(set()).judge(Action.STOP))
+    assert _join(case.recut(cuts - {0}).judge(Action.STOP)) == whole == _expect_stop(case.recut(set()))
+
+
+@given(cases(), CUTS, STRICTER)
+def test_the_fallback_stands_on_a_line_of_its_own_or_alone(case: Case, cuts: set[int], action: Action) -> None:
+    said = _join(case.recut(cuts).judge(action))
+    if case.found:
+        left = said.removesuffix(FALLBACK)
+        assert said == left + FALLBACK
+        assert not left or (left.endswith("\n") and case.text.startswith(left[:-1]) and left != "\n")
 
 
 @given(cases(), ACTIONS, ACTIONS)
 def test_a_stricter_action_never_releases_more(case: Case, one: Action, other: Action) -> None:
     mild, strict = sorted([one, other])
-    texts = [set(_join(case.judge(action))) & set(LETTERS) for action in (strict, mild)]
+    texts = [set(_join_bodies(case.judge(action))) & set(LETTERS) for action in (strict, mild)]
     assert texts[0] <= texts[1]
 
 
@@ -145,7 +187,7 @@ def test_after_a_block_nothing_of_the_text_leaves_and_the_fallback_leaves_once(c
     assert _join(verdicts).count(FALLBACK) == bool(case.found)
     assert all(verdicts[turn].text == "" for turn in blocked[1:])
     if blocked and action is Action.BLOCK:
-        assert verdicts[blocked[0]].text == FALLBACK
+        assert (verdicts[blocked[0]].body, verdicts[blocked[0]].ending.strip()) == ("", FALLBACK)
 
 
 @given(cases(), ACTIONS)
@@ -184,7 +226,8 @@ def test_masking_a_masked_text_changes_nothing(case: Case) -> None:
 @given(cases(), HIDING)
 def test_a_whole_text_is_judged_like_a_single_release(case: Case, action: Action) -> None:
     found = [one for one, _ in case.found]
-    assert [judge_whole(case.text, found, Measures(action, fallback=FALLBACK))] == case.recut(set()).judge(action)
+    measures = Measures(action, fallback=FALLBACK)
+    assert [judge_whole(case.text, found, measures, None, find_sentence)] == case.recut(set()).judge(action)
 
 
 @given(cases(), ACTIONS)
@@ -208,12 +251,13 @@ BAD = Detection(9, 12, "bad", "kind", "type", 0.9, "pii")
 
 
 def test_stop_and_block_differ_in_the_release_that_brings_the_finding() -> None:
+    found = BAD._replace(start=12, end=15)
     for action, expected in (
-        (Action.STOP, ["Good. ", "So [WITHHELD]", ""]),
-        (Action.BLOCK, ["Good. ", "[WITHHELD]", ""]),
+        (Action.STOP, ["Good. ", "So. \n[WITHHELD]", ""]),
+        (Action.BLOCK, ["Good. ", "\n[WITHHELD]", ""]),
     ):
-        judge = Judge(Measures(action, fallback=FALLBACK))
-        parts = [judge.judge(0, "Good. "), judge.judge(6, "So bad. ", [BAD]), judge.judge(14, "More.")]
+        judge = Judge(Measures(action, fallback=FALLBACK), None, lambda text, at: text.rfind(". ", 0, at) + 2)
+        parts = [judge.judge(0, "Good. "), judge.judge(6, "So. A bad. ", [found]), judge.judge(17, "More.")]
         assert [part.text for part in parts] == expected
         assert [part.is_blocked for part in parts] == [False, True, True]
 
@@ -223,7 +267,16 @@ def test_a_finding_that_covers_nothing_of_the_release_masks_nothing_and_blocks(s
     found = [BAD._replace(start=span[0], end=span[1], text="")]
     text = "So bad. "
     assert Judge(Measures(Action.MASK)).judge(6, text, found).text is text
-    assert Judge(Measures(Action.BLOCK, fallback=FALLBACK)).judge(6, text, found).text == FALLBACK
+    assert Judge(Measures(Action.BLOCK, fallback=FALLBACK)).judge(6, text, found).text == f"\n{FALLBACK}"
+
+
+def test_an_empty_fallback_adds_no_line() -> None:
+    assert Judge(Measures(Action.BLOCK)).judge(6, "So bad. ", [BAD]).text == ""
+    assert put_fallback("", has_left=True) == put_fallback("", has_left=False) == ""
+
+
+def test_where_sentences_are_not_known_nothing_of_the_release_leaves() -> None:
+    assert Judge(Measures(Action.STOP, fallback="!")).judge(0, "Good. So bad.", [BAD]).text == "!"
 
 
 def test_a_finding_that_begins_in_text_that_has_left_masks_the_rest() -> None:
@@ -280,9 +333,9 @@ def test_each_detector_has_its_own_action() -> None:
     text = "aa bb cc dd"
     judge = Judge(Measures(actions=ACTIONS_BY_DETECTOR, fallback="!"))
     assert judge.judge(0, text, [found_by("tells", 0, 2, text), found_by("masks", 3, 5, text)]).text == "aa ██ cc dd"
-    judge = Judge(Measures(actions=ACTIONS_BY_DETECTOR, fallback="!"))
+    judge = Judge(Measures(actions=ACTIONS_BY_DETECTOR, fallback="!"), None, find_sentence)
     verdict = judge.judge(0, text, [found_by("masks", 3, 5, text), found_by("stops", 6, 8, text)])
-    assert verdict.text == "aa ██ !"
+    assert verdict.text == "aa ██ \n!"
     assert verdict.is_blocked
     judge = Judge(Measures(actions=ACTIONS_BY_DETECTOR, fallback="!"))
     assert judge.judge(0, text, [found_by("stops", 6, 8, text), found_by("blocks", 9, 11, text)]).text == "!"

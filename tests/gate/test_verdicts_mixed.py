@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from lockgate.gate.values import Detection
 from lockgate.gate.verdicts import MASK_CHARACTER, Action, Judge, MaskWith, Measures, Verdict, judge_whole
 from tests.gate.test_masks import CUTS, LETTERS, WAYS, Case, cases
+from tests.gate.test_verdicts import find_sentence
 
 DETECTORS = ("a", "b", "c")
 FALLBACK = "[WITHHELD]"
@@ -49,13 +50,13 @@ def pairs(draw: st.DrawFn) -> tuple[Measures, Measures]:
 
 
 def _judge(case: Case, how: Measures) -> tuple[list[Verdict], Judge]:
-    judge = Judge(how)
+    judge = Judge(how, None, find_sentence)
     return [judge.judge(start, text, found) for start, text, found in case.releases()], judge
 
 
 def _own(verdicts: list[Verdict]) -> set[str]:
     """The letters that left."""
-    return set(LETTERS) & set("".join([verdict.text for verdict in verdicts]))
+    return set(LETTERS) & set("".join([verdict.body for verdict in verdicts]))
 
 
 @given(mixed(), pairs(), WAYS, WAYS)
@@ -155,13 +156,13 @@ def test_a_policy_of_measures_answers_for_each_detector() -> None:
 def test_where_a_text_ends_in_a_mask_the_mask_is_written_and_nothing_of_the_text() -> None:
     found = [Detection(2, 8, "secret", "Key", "", 1.0, "a"), Detection(5, 7, "re", "Word", "", 1.0, "b")]
     for way, expected in (
-        (MaskWith.BLOCK, "a " + MASK_CHARACTER * 3 + FALLBACK),
-        (MaskWith.LABEL, "a [KEY]" + FALLBACK),
-        (MaskWith.PSEUDONYM, "a key-heron" + FALLBACK),
+        (MaskWith.BLOCK, "a " + MASK_CHARACTER * 3),
+        (MaskWith.LABEL, "a [KEY]"),
+        (MaskWith.PSEUDONYM, "a key-heron"),
     ):
         how = Measures(Action.ANNOTATE, {"a": Action.MASK, "b": Action.STOP}, way, FALLBACK)
-        verdict = judge_whole("a secret b", found, how)
-        assert (verdict.text, verdict.kept, verdict.is_blocked) == (expected, 5, True)
+        verdict = judge_whole("a secret b", found, how, None, lambda _, at: at)
+        assert (verdict.text, verdict.kept, verdict.is_blocked) == (f"{expected}\n{FALLBACK}", 5, True)
 
 
 def test_a_callers_own_pattern_learns_nothing_of_what_is_hidden() -> None:

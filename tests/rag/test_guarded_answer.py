@@ -118,7 +118,7 @@ async def test_a_blocked_answer_ends_with_the_fallback_and_stops_the_model() -> 
     model = Talker(["Good one. ", "Bad one. ", "More. "], ends=False)
     guarding = Policy(output=[word_guard("w", "Bad", 10)], for_output=Measures(Action.BLOCK, fallback="Withheld."))
     steps, outcome = await run(ask(model, guarding=guarding))  # type: ignore[arg-type]
-    assert text_of(steps) == "Good one. Withheld."
+    assert text_of(steps) == "Good one. \nWithheld."
     assert outcome.is_answer_blocked
     assert model.closed == 1
     assert outcome.receipt.released[RequestPart.ANSWER] == len("Good one. ")

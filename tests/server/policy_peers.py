@@ -19,7 +19,7 @@ WITHHELD = "This answer was withheld."
 LEAVES = {
     "watch": TEXT_SAID,
     "mask": f"The key is {HIDDEN}. Guard it.",
-    "stop": f"The key is {WITHHELD}",
+    "stop": WITHHELD,  # the finding stands in the first sentence
     "block": WITHHELD,
     "blank": "",
 }

@@ -111,7 +111,7 @@ async def test_an_invented_citation_is_blocked_and_the_model_is_stopped() -> Non
     async with opened({"docs": [NOTES], "llm": talk}, **STREAMING) as (space, port):
         wanted = {"output": {"citations": {}}, "on_finding": {"output": "block"}, "fallback": "Withheld."}
         events = await collect(port, chat_request(space, "docs", detectors=wanted))
-        assert said_in(events) == "It takes three minutes [al/docs]. Withheld."
+        assert said_in(events) == "It takes three minutes [al/docs]. \nWithheld."
         await space.is_idle.wait()
     done = dict(events)["done"]
     assert done["detections"]["output"][0]["detection"] == "invented_citation"

@@ -120,7 +120,7 @@ async def test_other_texts_of_a_whole_answer_are_masked_too(key: str) -> None:
         assert [one["start"] for one in entry["results"]] == [6]
         check_hidden(answer)
         answer = await ask(port, CHAT, request(CHAT, "block", is_stream=False))
-        before_it = "Fine." if key == "refusal" else ""  # reasoning stands before the content
+        before_it = "Fine.\n" if key == "refusal" else ""  # reasoning stands before the content
         assert answer.json()["choices"][0]["message"] == {"role": "assistant", "content": before_it + WITHHELD}
         assert answer.json()["choices"][0]["finish_reason"] == "content_filter"
         check_hidden(answer)

@@ -109,7 +109,7 @@ async def test_each_detector_may_have_an_action_of_its_own(is_stream: bool) -> N
     voice = Voice("Ticket T-42 of ana@exam", "ple.org. The blue", "bird sings. More.")
     async with open_house(voice) as house:
         events = read(await post(house.port, CHAT, chat("own", stream=is_stream)), is_stream=is_stream)
-    assert said_in(events) == f"Ticket T-42 of {HIDDEN}. The [cut]"
+    assert said_in(events) == f"Ticket T-42 of {HIDDEN}. \n[cut]"
     assert events[-1]["receipt"]["outcome"] == "stopped"
     results = [
         one for event in events for entry in event.get("detections", {}).get("output", ()) for one in entry["results"]
@@ -121,7 +121,7 @@ async def test_each_detector_may_have_an_action_of_its_own(is_stream: bool) -> N
 # What is cut off.
 
 
-@pytest.mark.parametrize(("policy", "left"), [("stopped", "Write to [cut]"), ("blocked", "[cut]")])
+@pytest.mark.parametrize(("policy", "left"), [("stopped", "[cut]"), ("blocked", "[cut]")])
 async def test_the_models_connection_is_closed_after_the_finding(policy: str, left: str) -> None:
     async with open_house(Voice(waits=True)) as house:
         for path in (CHAT, TEXT):

@@ -110,7 +110,7 @@ def _expect_text(cell: Cell, rule: Rule) -> dict[str, str]:
     leaves: dict[str, dict[str, str]] = {
         "kept": {lane: said},
         "masked": {lane: said[:start] + mask + said[end:]},
-        "stopped": {lane: said[:start] + FALLBACK} if lane == "content" else {lane: said[:start], "content": FALLBACK},
+        "stopped": {"content": FALLBACK},  # a finding stands in the only sentence of its text
         "blocked": {"content": FALLBACK},
     }
     others = {f"{number}/content": one.content for number, one in enumerate(cell.scene.choices) if number}
@@ -190,7 +190,7 @@ def _count_findings(cell: Cell, section: Section) -> int:
 def _count_released(cell: Cell, rule: Rule) -> int:
     """Characters of the model's text that leave; masked ones count, the fallback does not."""
     said = len(_find_said(cell))
-    first = {"kept": said, "masked": said, "stopped": _find_span(cell)[0], "blocked": 0}[rule.text]
+    first = {"kept": said, "masked": said, "stopped": 0, "blocked": 0}[rule.text]
     return first + sum(len(one.content) for one in cell.scene.choices[1:])
 
 

@@ -205,6 +205,7 @@ class GenerationRoutes:
             Input(wanted.text, cut_masks(wanted.text, wanted.masks) if policy.input else ()),
             ask_model(backend, generation, writer, with_prompt),
             partial(answering.lanes, is_stream=writer.is_stream, strategy=strategy, feeds_empty=True),
+            answering.gateway.sentences,
             count_tokens=partial(backend.tokenize, wanted.model, wanted.text, generation.headers),
         )
         await answering.answer(exchange, request, writer)

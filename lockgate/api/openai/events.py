@@ -33,7 +33,7 @@ from lockgate.api.openai.whole_answer import FILTERED, Dialect, build_blocked, i
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
-from lockgate.gate.verdicts import Verdict
+from lockgate.gate.verdicts import Verdict, put_fallback
 from lockgate.guard.request import InputBlocked
 
 DONE = b"data: [DONE]\n\n"
@@ -72,6 +72,7 @@ class EventWriter(AnswerWriter):
         self._reviewed: dict[int, Sequence[Detection]] = {}
         self.to_frames = self._reader.choose()
         self._cut: set[int] = set()  # choices that a policy has cut off
+        self._said: set[int] = set()  # choices whose content was sent unread
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice."""
@@ -149,7 +150,7 @@ class EventWriter(AnswerWriter):
     def _take_held(self, segment: Segment, release: Release, verdict: Verdict | None) -> bytes:
         text = release.text
         if verdict is not None and verdict.is_blocked:
-            text = text.removesuffix(self._options.fallback)
+            text = verdict.body
         if segment.call is not None:
             text = segment.call.release(release, verdict, text)
         if text is not release.text:
@@ -177,12 +178,15 @@ class EventWriter(AnswerWriter):
         found = self._note_late(segment.choice, segment.field, release)
         event = self._event(segment, release._replace(frames=()), found)
         [choice] = event["choices"]
+        content = release.text if segment.field == CONTENT else ""
+        has_content = bool(content) or segment.choice in self._said or self._order.has_content(segment.choice)
+        content += put_fallback(self._options.fallback, has_left=has_content)
         if segment.field == CONTENT:
-            choice |= self._dialect.say(release.text + self._options.fallback, "delta")
+            choice |= self._dialect.say(content, "delta")
         else:
             if not release.text:
                 choice["delta"].pop(segment.field, None)
-            choice["delta"][CONTENT] = self._options.fallback
+            choice["delta"][CONTENT] = content
         return self._encode(event)
 
     def _write(self, segment: Segment, release: Release) -> bytes:
@@ -304,6 +308,8 @@ class EventWriter(AnswerWriter):
             return self._encode({**message, "choices": [choice]})
         guarded = self._reader.guarded
         delta = {key: value for key, value in (choice.get("delta") or {}).items() if key not in guarded}
+        if delta.get(CONTENT):
+            self._said.add(index)
         if known.is_read:
             if self._is_ruled:
                 delta.pop("role", None)

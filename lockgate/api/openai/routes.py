@@ -222,6 +222,7 @@ class OpenAIRoutes:
             Input(request.text, slices),
             ask_model(backend, generation, writer, partial(_with_prompt, request, generation)),
             lanes,
+            self._answering.gateway.sentences,
             count_tokens=partial(backend.tokenize, request.model, request.text, generation.headers),
         )
 

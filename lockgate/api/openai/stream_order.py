@@ -73,6 +73,10 @@ class StreamOrder:
         self._passed[choice] = upto
         return self._take_waiting(choice)
 
+    def has_content(self, choice: int) -> bool:
+        """Whether content of the choice was written."""
+        return self._passed.get(choice, 0) > 0
+
     def is_waiting(self, choice: int, lane: int) -> bool:
         """Whether the lane is queued and its turn has not come."""
         turn = self._turns.get(lane)

@@ -32,7 +32,7 @@ from lockgate.gate.messages import all_text_of, is_read
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
-from lockgate.gate.verdicts import Verdict
+from lockgate.gate.verdicts import Verdict, put_fallback
 from lockgate.guard.request import InputBlocked
 
 FILTERED = "content_filter"
@@ -177,7 +177,7 @@ class WholeAnswer(AnswerWriter):
             kept = verdict.kept
             if verdict.is_blocked:
                 self._blocked.add((place, field))
-                text = text.removesuffix(self._fallback)
+                text = verdict.body
         call = self._calls.get(release.choice)
         if call is not None:
             text = call.release(release, verdict, text)
@@ -234,7 +234,8 @@ class WholeAnswer(AnswerWriter):
                 left[field] = texts[field]
             if is_blocked:
                 self._drop(place, fields[at + 1 :])
-                return left | {CONTENT: left.get(CONTENT, "") + self._fallback}, True
+                content = left.get(CONTENT, "")
+                return left | {CONTENT: content + put_fallback(self._fallback, has_left=bool(content))}, True
         return left, False
 
     def _drop(self, place: int, fields: Iterable[str]) -> None:

@@ -9,8 +9,12 @@ import asyncio
 import json
 import random
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
+from lockgate.chunkers.machines import MachineChunker
+from lockgate.chunkers.sentences import SentenceMachine, load_stop_judge
+from lockgate.guard.policy import Chunking, find_sentence
 from tests.soak.policies.client import listen_to
 from tests.soak.policies.digests import Events, find_accepted, verify, verify_as_server
 from tests.soak.policies.lanes import draw_text
@@ -28,6 +32,7 @@ LONGEST_S = 2.0  # for every single stream of a busy machine; the bound is for p
 _MORE_S = 2.0  # with a stream that does not end and a model that nobody leaves
 _CHATTER = 150  # messages of a model that goes on
 _CONTENT = "0/content"
+_SENTENCES = Chunking("sentence", MachineChunker(partial(SentenceMachine, 2000, load_stop_judge())))
 _OUTCOMES = {"stop": "stopped", "block": "blocked"}
 
 
@@ -181,8 +186,11 @@ def _look_at_text(plan: StopPlan, texts: dict[str, str]) -> None:
     said = texts.pop(_CONTENT, "")
     require(said.endswith(FALLBACK), "text", f"there is no fallback: {said[-60:]!r}")
     kept = said.removesuffix(FALLBACK)
+    require(not kept or kept.endswith("\n"), "text", f"the fallback is glued to {kept[-60:]!r}")
+    kept = kept.removesuffix("\n")
     if plan.policy.action == "stop":
-        require(kept == plan.text[: plan.start], "text", f"{kept[-60:]!r} is not {plan.text[: plan.start][-60:]!r}")
+        whole = plan.text[: find_sentence(_SENTENCES, plan.text, plan.start)]
+        require(kept.startswith(whole), "text", f"{kept[-60:]!r} is less than {whole[-60:]!r}")
     require(plan.text[: plan.start].startswith(kept), "text", f"{kept[-60:]!r} goes beyond the finding")
     for lane, text in texts.items():
         require(plan.others.get(lane, "").startswith(text), "text", f"{lane}: {text[-60:]!r} was not said")
