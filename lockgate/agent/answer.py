@@ -20,7 +20,7 @@ from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document, Frame, Message
 from lockgate.gate.verdicts import Mask, mask_part
 from lockgate.guard.detectors import ActiveGuard
-from lockgate.guard.model_source import Deadline, read_model
+from lockgate.guard.model_source import Deadline
 from lockgate.guard.policy import Chunking
 from lockgate.guard.request import Input, Released
 from lockgate.guard.stream import Slice, Source, list_readers
@@ -212,8 +212,8 @@ async def keep_pace(
     clock, has_begun = asyncio.get_running_loop().time, False
     deadline = Deadline(clock() + pace.first_token_s)
     try:
-        async with aclosing(read_model(generate, deadline)) as bursts:
-            async for burst in bursts:
+        async with deadline.open(generate) as bursts:
+            while (burst := await deadline.wait_for(bursts)) is not None:
                 if has_text(burst):
                     deadline.until, has_begun = clock() + pace.token_gap_s, True
                 yield burst

@@ -128,7 +128,8 @@ class TurnMachine:
 
     def say(self, piece: str) -> None:
         """A piece goes to the client."""
-        self._move(TurnEvent.SAY)
+        if self.state is not TurnPhase.ANSWERING:  # which SAY keeps
+            self._move(TurnEvent.SAY)
         self.remembered.add(piece)
 
     def finish(self, *, is_answered: bool) -> list[Effect]:

@@ -3,8 +3,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -46,56 +46,92 @@ async def read_whole(backend: Backend, generation: Generation, to_frames: ToFram
 
 @dataclass(slots=True)
 class Deadline:
-    """The time by which the next burst of a model must come, by the loop's clock; it may move during the answer."""
+    """The time by which the next burst of a model must come, by the loop's clock; it may move during the answer.
 
-    until: float | None
+    A burst is the result of one socket read. One timer serves all waits: if it fires too early, it starts again.
+    """
+
+    until: float | None = None
+    _task: asyncio.Task[Any] | None = None  # waits for a burst now
+    _timer: asyncio.TimerHandle | None = None
+    _is_late: bool = False
+
+    @asynccontextmanager
+    async def open(self, open_stream: Callable[[], AsyncGenerator[T, None]]) -> AsyncIterator[AsyncGenerator[T, None]]:
+        """Opens a model's bursts, for `wait_for`.
+
+        With a time limit the model may be third-party code: any exception then becomes an UpstreamError.
+        """
+        try:
+            async with aclosing(open_stream()) as bursts:
+                yield bursts
+        except LockgateError:
+            raise
+        except Exception as error:
+            if self.until is None:
+                raise
+            log_event(LogEvent.UPSTREAM_FAILED, logging.ERROR, part="model", reason=describe_exception(error))
+            raise UpstreamError("model", _BROKEN) from error
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
 
     async def wait_for(self, bursts: AsyncGenerator[T, None]) -> T | None:
         """Returns the model's next burst, None at the end; raises TimedOut after the deadline."""
         if self.until is None:
             return await anext(bursts, None)
-        if self.until <= asyncio.get_running_loop().time():  # no time left: the model is not called
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        if self.until <= loop.time():  # no time left: the model is not called
             raise TimedOut("model", TIMED_OUT)
         limit_calls(self.until)
+        if self._timer is None:
+            self._timer = loop.call_at(self.until, self._expire)
+        elif self.until < self._timer.when():
+            self._timer.cancel()
+            self._timer = loop.call_at(self.until, self._expire)
+        self._task, cancelling = task, task.cancelling()
         try:
-            async with asyncio.timeout_at(self.until) as limit:
-                return await anext(bursts, None)
-        except TimeoutError:
-            if not limit.expired():
+            return await anext(bursts, None)
+        except asyncio.CancelledError:
+            if not self._is_late or task.cancelling() > cancelling + 1:  # another task has cancelled this one
                 raise
             raise TimedOut("model", TIMED_OUT) from None
+        finally:
+            self._task = None
+            if self._is_late:
+                self._is_late = False
+                task.uncancel()
 
-
-_NO_DEADLINE = Deadline(None)
+    def _expire(self) -> None:
+        self._timer = None  # the next wait starts another
+        if self._task is None or self.until is None:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self.until:
+            self._timer = loop.call_at(self.until, self._expire)
+        else:
+            self._is_late = True
+            self._task.cancel()
 
 
 async def read_model(
     open_stream: Callable[[], AsyncGenerator[Any, None]],
-    deadline: Deadline = _NO_DEADLINE,
+    deadline: Deadline | None = None,
     to_frames: ToFrames | None = None,
 ) -> AsyncGenerator[Any, None]:
-    """Yields the bursts of a model's answer, or a list of frames for each; a burst is the result of one socket read.
-
-    With a deadline the model may be third-party code: any exception then becomes an UpstreamError.
-    """
-    try:
-        async with aclosing(open_stream()) as bursts:
-            while (burst := await deadline.wait_for(bursts)) is not None:
-                if to_frames is None:
-                    yield burst
-                    continue
-                frames: list[Frame] = []
-                try:
-                    for message in burst:
-                        frames += to_frames(message)
-                except LockgateError:
-                    yield frames  # from the messages before the invalid one
-                    raise
-                yield frames
-    except LockgateError:
-        raise
-    except Exception as error:
-        if deadline is _NO_DEADLINE:
-            raise
-        log_event(LogEvent.UPSTREAM_FAILED, logging.ERROR, part="model", reason=describe_exception(error))
-        raise UpstreamError("model", _BROKEN) from error
+    """Yields the bursts of a model's answer, or a list of frames for each."""
+    deadline = deadline or Deadline()
+    async with deadline.open(open_stream) as bursts:
+        while (burst := await deadline.wait_for(bursts)) is not None:
+            if to_frames is None:
+                yield burst
+                continue
+            frames: list[Frame] = []
+            try:
+                for message in burst:
+                    frames += to_frames(message)
+            except LockgateError:
+                yield frames  # from the messages before the invalid one
+                raise
+            yield frames

@@ -26,7 +26,7 @@ from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Document, Subject
 from lockgate.gate.verdicts import Action, Judge, Mask, Verdict, hide, judge_whole
-from lockgate.guard.detectors import ActiveGuard, ActiveReview, review_all
+from lockgate.guard.detectors import ActiveGuard, review_all
 from lockgate.guard.policy import Chunking, Meter, Policy, find_sentence, ground, pass_sources
 from lockgate.guard.stream import Slice, Source, Watch, detect_slices, open_guarded_stream
 from lockgate.task_groups import run_group
@@ -201,6 +201,11 @@ class Speculation:
         finally:
             self._waiting = None
 
+    async def first(self, items: AsyncIterator[T]) -> T | None:
+        """Returns the first item once the check has passed; None if there is none, or if the check fails."""
+        item = await self.next(items)
+        return item if await self.has_passed() else None
+
     async def has_passed(self) -> bool:
         """Waits for the check and returns whether it passed; raises the check's exception."""
         if self._passed is None:
@@ -228,29 +233,50 @@ class _GuardedRun:
         self._meter = request.meter
         self._input = CheckedInput(request.input.text)
         self._judges: dict[int, Judge] = {}
+        self._prepared: Prepared | None = None
         self.source_errors: list[LockgateError] = []  # errors of the model, not of a detector
 
     async def events(self) -> AsyncGenerator[Any, None]:
-        """Yields all events in order."""
-        reads = bool(self._policy.input)
+        """Yields all events in order. A release passes through this generator alone."""
+        request, reads = self._request, bool(self._policy.input)
         may_go_on = reads and not self._policy.masks_input
-        ahead = Lookahead.MODEL if self._policy.is_early else self._request.ahead if may_go_on else Lookahead.NOTHING
+        ahead = Lookahead.MODEL if self._policy.is_early else request.ahead if may_go_on else Lookahead.NOTHING
         if ahead is Lookahead.NOTHING and reads and not await self._read_input():
             yield await self._refuse()
             return
-        for one in self._request.input.slices if self._meter.is_on else ():
-            self._meter.receipt.note_released(RequestPart.PROMPT, one.text)
         reading = Speculation(self._read_input) if ahead else None
         async with nullcontext() if reading is None else reading.open():
-            async with aclosing(self._answer(reading, ahead)) as events:
-                async for event in events:
-                    yield event
+            async with aclosing(self._prepare(reading, ahead)) as steps:
+                async for step in steps:
+                    yield step
+            if self._prepared is not None:
+                waiting = reading if ahead is Lookahead.MODEL else None
+                is_cut, is_over = (request.is_cut, request.is_over) if self._meter.is_on else (None, None)
+                guards = self._choose_guards(self._prepared)
+                async with open_guarded_stream(
+                    self._prepared.source, guards, request.lanes(guards), request.watch, self.source_errors.append
+                ) as releases:
+                    release = await (anext(releases, None) if waiting is None else waiting.first(releases))
+                    if waiting is not None and await waiting.has_passed():
+                        yield InputRead(self._input)
+                    while release is not None:
+                        if is_cut is None or not is_cut(release.choice):
+                            yield self._judge(release)
+                            if is_over is not None and is_over():
+                                return
+                        release = await anext(releases, None)
             if reading is not None and not await reading.has_passed():
                 self._meter.reset_answer()
                 yield await self._refuse()
+            elif self._prepared is not None and self._policy.reviews:
+                async with aclosing(self._review_all()) as reviews:
+                    async for reviewed in reviews:
+                        yield reviewed
 
-    async def _answer(self, reading: Speculation | None, ahead: Lookahead) -> AsyncGenerator[Any, None]:
-        """Yields the events from `prepare` to the last review; `reading` is the input check if it still runs."""
+    async def _prepare(self, reading: Speculation | None, ahead: Lookahead) -> AsyncGenerator[Any, None]:
+        """Yields the events before the answer and keeps its model call; `reading` is the input check if it runs."""
+        for one in self._request.input.slices if self._meter.is_on else ():
+            self._meter.receipt.note_released(RequestPart.PROMPT, one.text)
         if reading is None:
             yield InputRead(self._input)
         prepared: Prepared | None = None
@@ -266,40 +292,8 @@ class _GuardedRun:
             if not await reading.has_passed():
                 return
             yield InputRead(self._input)
-            reading = None
+        self._prepared = prepared
         yield ModelStarted()
-        async with aclosing(self._release(prepared, reading)) as events:
-            async for event in events:
-                yield event
-
-    async def _release(self, prepared: Prepared, reading: Speculation | None) -> AsyncGenerator[Any, None]:
-        """Yields the releases of the answer and the reviews; waits first for a running input check."""
-        request, guards = self._request, self._choose_guards(prepared)
-        plan = request.lanes(guards)
-        async with open_guarded_stream(
-            prepared.source, guards, plan, request.watch, self.source_errors.append
-        ) as releases:
-            while (release := await (anext(releases, None) if reading is None else reading.next(releases))) is not None:
-                if reading is not None:
-                    if not await reading.has_passed():
-                        return
-                    yield InputRead(self._input)
-                    reading = None
-                if request.is_cut is not None and request.is_cut(release.choice):
-                    continue
-                yield self._judge(release)
-                if request.is_over is not None and request.is_over():
-                    return
-        if reading is not None:
-            if not await reading.has_passed():
-                return
-            yield InputRead(self._input)
-        if self._policy.reviews:
-            reviews = self._meter.watch_reviews(self._policy.reviews, RequestPart.ANSWER)
-            for choice, subject in request.subjects():
-                reviewed = await self._review(reviews, choice, subject)
-                if not self._policy.is_shadow:
-                    yield reviewed
 
     # The input.
 
@@ -362,11 +356,14 @@ class _GuardedRun:
         meter.receipt.note_released(RequestPart.ANSWER, release.text[: verdict.kept])
         return Released(release, verdict)
 
-    async def _review(self, reviews: Sequence[ActiveReview], choice: int, subject: Subject) -> Reviewed:
-        """Runs the reviewers on a choice; if text may be hidden, only the policy's own findings are reported."""
+    async def _review_all(self) -> AsyncGenerator[Reviewed, None]:
+        """Runs the reviewers on each choice; if text may be hidden, only the policy's own findings are reported."""
         policy = self._policy
-        found = await review_all(reviews, subject, policy.max_open)
-        self._meter.note_findings(found, policy.for_output, RequestPart.ANSWER)
-        if policy.hides:
-            found = [hide(one) for one in found if policy.for_output.trusts(one.detector_id)]
-        return Reviewed(choice, found)
+        reviews = self._meter.watch_reviews(policy.reviews, RequestPart.ANSWER)
+        for choice, subject in self._request.subjects():
+            found = await review_all(reviews, subject, policy.max_open)
+            self._meter.note_findings(found, policy.for_output, RequestPart.ANSWER)
+            if policy.hides:
+                found = [hide(one) for one in found if policy.for_output.trusts(one.detector_id)]
+            if not policy.is_shadow:
+                yield Reviewed(choice, found)
