@@ -55,6 +55,7 @@ async def test_a_deadline_that_comes_nearer_is_reached_at_its_new_time() -> None
         waiting = asyncio.ensure_future(deadline.wait_for(bursts))
         await linger()
         clock.advance(101)
+        assert not await is_pending(waiting)
         with pytest.raises(TimedOut):
             await waiting
 
