@@ -148,12 +148,12 @@ def _open(name: str) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", source=name) from None
-    except _Unreadable as error:
+    except _InvalidFile as error:
         source = _STANDARD_INPUT if name == "-" else name
         raise ConfigError(f"{error} {_HOW_TO_SAVE}", source=source) from None
 
 
-class _Unreadable(Exception):
+class _InvalidFile(Exception):
     """The file does not have the shape of an answer."""
 
 
@@ -169,8 +169,8 @@ def _read_objects(saved: BinaryIO) -> Iterator[Mapping[str, Any]]:
             yield from _read_events(first, pieces)
             return
         if start:
-            raise _Unreadable("these are neither events nor JSON.")
-    raise _Unreadable("there is nothing in it.")
+            raise _InvalidFile("these are neither events nor JSON.")
+    raise _InvalidFile("there is nothing in it.")
 
 
 def _read_events(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, Any]]:
@@ -185,7 +185,7 @@ def _read_events(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str,
                 if event.data.strip() != _DONE and event.event != _TRACE:  # trace events are not part of the answer
                     yield from _list_objects(_decode(event.data, f"event {count}"), f"event {count}")
     except BrokeProtocol as error:
-        raise _Unreadable(f"{error.message}.") from None
+        raise _InvalidFile(f"{error.message}.") from None
 
 
 def _read_json(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, Any]]:
@@ -205,12 +205,12 @@ def _read_json(first: bytes, pieces: Iterator[bytes]) -> Iterator[Mapping[str, A
         size += len(line)
         depth += sum([_DEPTHS.get(mark, 0) for mark in _MARKS.findall(line)])
         if size > _MAX_OBJECT_BYTES:
-            raise _Unreadable(f"{where}: an object is longer than {_MAX_OBJECT_BYTES} bytes.")
+            raise _InvalidFile(f"{where}: an object is longer than {_MAX_OBJECT_BYTES} bytes.")
         if depth <= 0:
             yield from _split("".join(held), where)
             held, size, depth = [], 0, 0
     if held:
-        raise _Unreadable("it ends inside a JSON object.")
+        raise _InvalidFile("it ends inside a JSON object.")
 
 
 def _unwrap(value: Any) -> Any:
@@ -227,7 +227,7 @@ def _split(text: str, where: str) -> Iterator[Mapping[str, Any]]:
         try:
             value, end = _decode_next(text, place)
         except (ValueError, RecursionError):
-            raise _Unreadable(f"{where} is no JSON.") from None
+            raise _InvalidFile(f"{where} is no JSON.") from None
         yield from _list_objects(value, where)
         place = _find_next(text, end)
 
@@ -241,14 +241,14 @@ def _decode(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise _Unreadable(f"{where} is no JSON.") from None
+        raise _InvalidFile(f"{where} is no JSON.") from None
 
 
 def _list_objects(value: Any, where: str) -> Iterator[Mapping[str, Any]]:
     """The object, or the objects of a list."""
     for one in value if isinstance(value, list) else [value]:
         if not isinstance(one, dict):
-            raise _Unreadable(f"{where} is no JSON object.")
+            raise _InvalidFile(f"{where} is no JSON object.")
         yield one
 
 
@@ -260,7 +260,7 @@ def _join_lines(pieces: Iterator[bytes]) -> Iterator[str]:
         held.append(piece)
         size += len(piece)
         if size > _MAX_OBJECT_BYTES:
-            raise _Unreadable(f"a line is longer than {_MAX_OBJECT_BYTES} bytes.")
+            raise _InvalidFile(f"a line is longer than {_MAX_OBJECT_BYTES} bytes.")
         if piece.endswith(b"\n"):
             yield b"".join(held).decode("utf-8", "replace")
             held, size = [], 0
@@ -279,7 +279,7 @@ def _load_receipt(word: str) -> "ReceiptBody":
         try:
             for one in _read_objects(saved):
                 found = one["receipt"] if isinstance(one.get("receipt"), dict) else one if "digest" in one else found
-        except _Unreadable as error:
+        except _InvalidFile as error:
             raise ConfigError(f"{error} Give the receipt as JSON, or a file with it.", source=name) from None
     if found is None:
         raise ConfigError("this is no receipt: it has no `digest`.", source=name)

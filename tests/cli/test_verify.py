@@ -393,7 +393,7 @@ def test_no_file_makes_it_fall(saved: bytes) -> None:
     try:
         stream.read(io.BytesIO(saved))
         receipt = stream.find_receipt("x")
-    except (ConfigError, verify._Unreadable):
+    except (ConfigError, verify._InvalidFile):
         return
     stream.compare(receipt)
 
@@ -441,6 +441,6 @@ def test_a_message_without_end_is_refused(start: bytes, monkeypatch: pytest.Monk
     monkeypatch.setattr(verify, "_MAX_OBJECT_BYTES", 200_000)
     line = b"x" * 8000 + (b"\n" if start == b"{\n" else b"")
     raw = Endless(piece for piece in [start, *[line] * 1000])
-    with pytest.raises(verify._Unreadable, match="longer than 200000 bytes"):
+    with pytest.raises(verify._InvalidFile, match="longer than 200000 bytes"):
         verify._Stream().read(cast("BinaryIO", io.BufferedReader(raw)))
     assert raw.size < 400_000
