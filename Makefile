@@ -14,11 +14,12 @@ STAMP := $(VENV)/.installed
 export LOCKGATE_DATA_DIR ?= $(CURDIR)/.lockgate
 
 .NOTPARALLEL:
-.PHONY: help system system-run system-test install setup demo test test-all test-clean tests lint format bench bench-peers soak walk docs screenshots protos graphs lock clean
+.PHONY: help system system-run system-test install setup demo test test-services test-all test-clean tests lint format bench bench-peers soak walk docs screenshots protos graphs lock clean
 help:
 	@echo "make demo     a guarded library to talk to, in your browser (Ctrl-C stops it)"
 	@echo "make test     lint, type-check and run all tests; PYTHON=python3.13 chooses a Python"
 	@echo "make test-all  the same with every Python that is found;  make test-clean  on fresh Debian systems (needs root)"
+	@echo "make test-services  clients of OpenAI, LangChain, Vercel and Ollama, llama.cpp, PgBouncer, as they are, around the gateway"
 	@echo "make install  only set up .venv;  make setup  also the weight files of the models that run here"
 	@echo "make bench    CPU and memory beside a floor of the same run;  make bench-peers  beside LiteLLM"
 	@echo "make soak     the long runs; SEED=n repeats one, SECONDS=n limits each"
@@ -53,6 +54,12 @@ demo: setup
 	@$(BIN)/lockgate demo
 
 test: system-test setup lint tests
+
+# Real clients and servers around the gateway. Their packages have their own folders: .venv-clients-* and node_modules.
+test-services: system-test setup
+	@tests/services/install.sh $(VENV)
+	@echo "Services"
+	@$(BIN)/pytest -q tests/services
 
 # One run after the other, with every supported Python that is on the path or in pyenv.
 test-all:
@@ -126,4 +133,4 @@ lock: $(BIN)/uv
 		--no-header --no-emit-index-url -q $(UPGRADE) -o requirements.lock pyproject.toml
 
 clean:
-	rm -rf .venv .venv-* build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis site
+	rm -rf .venv .venv-* tests/services/clients/node_modules build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis site
