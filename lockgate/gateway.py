@@ -215,7 +215,8 @@ class _Opener:
 
             if self.rules.batch_contents is not None:
                 detector = replace(detector, batch_contents=self.rules.batch_contents)
-            opened = await self._call(name, open_detector_client(name, detector), f"detectors.{name}.service")
+            client = open_detector_client(name, detector, trusts_findings=self.rules.trusts_findings)
+            opened = await self._call(name, client, f"detectors.{name}.service")
         else:
             opened = await self.open_part(
                 "lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}"

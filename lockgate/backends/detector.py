@@ -17,6 +17,7 @@ from lockgate.backends.detector_format import (
     encode_params,
     encode_subject,
     read_contents,
+    read_contents_as_sent,
     read_refusal,
     read_results,
     read_shared_contents,
@@ -284,11 +285,10 @@ class _RemoteRequest:
 class RemoteReading(_RemoteRequest):
     """Reads the texts of one request, by separate or shared calls."""
 
-    def __init__(
-        self, client: _Remote, shared: SharedCalls | None, params: Mapping[str, Any], headers: Headers
-    ) -> None:
+    def __init__(self, client: "DetectorClient", params: Mapping[str, Any], headers: Headers) -> None:
         super().__init__(client, params, headers)
-        self._shared = shared
+        self._shared = client.shared
+        self._read = read_contents_as_sent if client.trusts_findings else read_contents
         self._key: Hashable = None  # parameters and headers: calls share a request only where these are equal
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
@@ -306,7 +306,7 @@ class RemoteReading(_RemoteRequest):
         """Sends one request and returns the findings of each text."""
         body = await self._ask(encode_contents(texts, self._params))
         try:
-            return read_contents(body, texts)
+            return self._read(body, texts)
         except (ValueError, RecursionError) as error:
             raise self._misfit(error) from None
 
@@ -345,15 +345,24 @@ class DetectorClient(_Remote):
 
     lookbehind_chars = 0
 
-    def __init__(self, detector_id: str, settings: DetectorSettings, http: HttpService, health: HttpService) -> None:
+    def __init__(
+        self,
+        detector_id: str,
+        settings: DetectorSettings,
+        http: HttpService,
+        health: HttpService,
+        *,
+        trusts_findings: bool = False,
+    ) -> None:
         super().__init__(detector_id, settings, http, health)
+        self.trusts_findings = trusts_findings
         self.shared: SharedCalls | None = None
         if settings.batch_contents > 1:
             self.shared = SharedCalls(detector_id, settings.batch_contents, settings.batch_wait_ms / 1000)
 
     def accept(self, params: Mapping[str, Any], headers: Headers) -> RemoteReading:
         """Returns the reader for one request's texts."""
-        return RemoteReading(self, self.shared, params, headers)
+        return RemoteReading(self, params, headers)
 
 
 class ReviewerClient(_Remote):
@@ -366,16 +375,19 @@ class ReviewerClient(_Remote):
 
 @asynccontextmanager
 async def open_detector_client(
-    detector_id: str, settings: DetectorSettings
+    detector_id: str, settings: DetectorSettings, *, trusts_findings: bool = False
 ) -> AsyncIterator[DetectorClient | ReviewerClient]:
-    """Opens the client of a remote detector; its type decides which."""
+    """Opens the client of a remote detector; its type decides which.
+
+    `trusts_findings`: the number of lists and the places of findings are used without a check.
+    """
     if settings.service is None:
         raise RuntimeError(f"detector `{detector_id}` is not remote")
     async with open_with_health(settings.service, settings.health_service, "detector", detector_id) as (http, health):
         if settings.type != TEXT_CONTENTS:
             yield ReviewerClient(detector_id, settings, http, health)
             return
-        client = DetectorClient(detector_id, settings, http, health)
+        client = DetectorClient(detector_id, settings, http, health, trusts_findings=trusts_findings)
         try:
             yield client
         finally:

@@ -20,6 +20,7 @@ from lockgate.gate.values import (
     Detection,
     Generated,
     Subject,
+    find_span_fault,
 )
 
 PATHS: Mapping[str, str] = {
@@ -147,9 +148,16 @@ def encode_subject(subject: Subject, params: dict[str, Any]) -> bytes:
 
 
 def read_contents(body: bytes, texts: Sequence[str]) -> list[list[Detection]]:
-    """Returns the findings of each text; a missing list becomes UNANSWERED, surplus lists are ignored."""
+    """Returns the findings of each text; the answer must have exactly one list per text, and every span its text."""
     lists = _decode_contents(body)
-    found = [[_place(one, text) for one in of_text] for of_text, text in zip(lists, texts, strict=False)]
+    _check_count(len(lists), len(texts))
+    return [[_place(one, text) for one in of_text] for of_text, text in zip(lists, texts, strict=True)]
+
+
+def read_contents_as_sent(body: bytes, texts: Sequence[str]) -> list[list[Detection]]:
+    """Returns the findings of each text; a missing list becomes UNANSWERED, surplus lists and spans do not matter."""
+    lists = _decode_contents(body)
+    found = [[_take(one, text) for one in of_text] for of_text, text in zip(lists, texts, strict=False)]
     while len(found) < len(texts):
         found.append(UNANSWERED)
     return found
@@ -163,9 +171,7 @@ def read_shared_contents(
     The answer must have exactly one list per text: else the findings cannot be assigned.
     """
     lists = _decode_lists(body)
-    expected = sum(len(texts) for texts in parts)
-    if len(lists) != expected:
-        raise ValueError(f"{len(lists)} lists for {expected} texts")
+    _check_count(len(lists), sum(len(texts) for texts in parts))
     following = iter(lists)
     return [_read_part([next(following) for _ in texts], texts) for texts in parts]
 
@@ -233,7 +239,20 @@ def _read_part(
         return error
 
 
+def _check_count(lists: int, texts: int) -> None:
+    if lists != texts:
+        raise ValueError(f"{lists} lists of results for {texts} texts")
+
+
 def _place(one: ContentResult, text: str) -> Detection:
+    found = _take(one, text)
+    fault = find_span_fault(found, text)
+    if fault:
+        raise ValueError(fault)
+    return found
+
+
+def _take(one: ContentResult, text: str) -> Detection:
     if one.end < one.start:
         raise ValueError("a result ends before it starts")
     return _to_detection(one, one.start, one.end, text[one.start : one.end] if one.text is None else one.text)

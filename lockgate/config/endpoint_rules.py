@@ -17,6 +17,7 @@ class EndpointRules:
     checks_thresholds_first: bool = True  # checks thresholds before a stream begins
     allows_whole_text: bool = True  # whether detectors of whole texts may hold v1 streams and stream-content
     trusts_chunks: bool = False  # uses a chunker's texts and positions without a check
+    trusts_findings: bool = False  # uses the lists and places of a remote detector's findings without a check
     strategy: Strategy | None = None  # where releases end; None: by settings and endpoint
     max_open: int = 4  # requests per detector and stream
     batch_contents: int | None = None  # texts per request to a detector; None: by the settings

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """ChunkAligner: matches chunks with the text sent to a chunker. DetectionBatcher: builds the requests to detectors.
 
-The aligner checks each chunk. In a stream the chunks must come in order: only white space may be missing between them.
-Other missing text, an overlap, or text that was never sent is a fault of the chunker, because cleared text may already
-have left. Of a whole text nothing leaves before the detectors have read every chunk, so gaps, overlaps and any order
-are allowed; only text that does not match is a fault.
+The aligner checks each chunk. Every character that is not white space must lie in a chunk, and a chunk's text must be
+the text at its place: else the chunker is at fault. In a stream the chunks must come in order and not overlap, because
+cleared text may already have left. Of a whole text nothing leaves before the detectors have read every chunk, so
+overlaps and any order are allowed.
 
 The batcher decides which chunks go into a request, how many requests are open, and how far each detector has read:
 responses come in any order and are applied in text order. In a stream a request has one chunk, for a whole text all.
@@ -19,6 +19,7 @@ finding counts from the next character on, unless the previous chunk reported it
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple
 
 from lockgate.errors import BrokeProtocol
@@ -50,7 +51,7 @@ class ChunkerInput:
 class ChunkAligner:
     """Tracks one chunker's progress in one text: frames given to it, and text placed in its chunks."""
 
-    __slots__ = ("_chunker", "_head", "_input", "_is_whole", "_reads_empty", "_whole", "given", "placed", "reached")
+    __slots__ = ("_chunker", "_head", "_input", "_is_whole", "_reads_empty", "given", "placed", "reached")
 
     def __init__(
         self, chunker: str, chunker_input: ChunkerInput, *, is_whole: bool = False, reads_empty: bool = False
@@ -59,7 +60,6 @@ class ChunkAligner:
         self._reads_empty = reads_empty
         self._is_whole = is_whole
         self._input = chunker_input
-        self._whole: str | None = None
         self._head = 0  # characters of the frame `reached` that are already placed
         self.reached = 0  # the first frame that is not wholly placed
         self.given = 0  # frames given to the chunker
@@ -79,23 +79,32 @@ class ChunkAligner:
         return frames
 
     def place(self, chunk: Chunk) -> bool:
-        """Checks the chunk; returns whether to read it. An empty chunk of a stream is read only with `reads_empty`."""
+        """Checks a chunk of a stream; returns whether to read it. An empty chunk is read only with `reads_empty`."""
         start, end, text = chunk.start, chunk.end, chunk.text
         received = self._input.received
         if not 0 <= start <= end <= received:
             raise self._fault(f"chunk {start}..{end} lies outside the {received} characters sent")
-        if self._is_whole:
-            if self._whole is None:
-                self._whole = "".join([frame.text for frame in self._input.frames])
-            if self._whole[start:end] != text:
-                raise self._fault(f"chunk {start}..{end} is not the text that was sent")
-            return True
         if start != self.placed:
             self._skip(start)
         if self._take(end - start) != text:
             raise self._fault(f"chunk {start}..{end} is not the text that was sent")
         self.placed = end
         return end > start or (self._reads_empty and not received)
+
+    def place_all(self, chunks: Iterable[Chunk]) -> None:
+        """Checks all chunks of a whole text, in any order."""
+        whole = "".join([frame.text for frame in self._input.frames])
+        upto = 0
+        for start, end, text, *_ in sorted(chunks, key=itemgetter(0)):
+            if not 0 <= start <= end <= len(whole):
+                raise self._fault(f"chunk {start}..{end} lies outside the {len(whole)} characters sent")
+            if whole[start:end] != text:
+                raise self._fault(f"chunk {start}..{end} is not the text that was sent")
+            if start > upto:
+                self._check_gap(whole[upto:start], upto)
+            upto = max(upto, end)
+        if upto < len(whole):
+            self._check_gap(whole[upto:], upto)
 
     def find(self, text: str) -> int | None:
         """Returns the position of a chunk's text if it comes next, perhaps after white space; else None."""
@@ -115,7 +124,7 @@ class ChunkAligner:
     def finish(self) -> int:
         """Handles the end of the chunker; returns the length of the text sent, which its chunks now cover."""
         received = self._input.received
-        if not self._is_whole:
+        if not self._is_whole and received != self.placed:
             self._skip(received)
         self.placed = received
         self.reached = self._input.first + len(self._input.frames)
@@ -130,10 +139,13 @@ class ChunkAligner:
     def _skip(self, upto: int) -> None:
         if upto < self.placed:
             raise self._fault(f"a chunk at {upto} overlaps the one before, which ends at {self.placed}")
-        gap = self._take(upto - self.placed)
-        if gap and not gap.isspace():
-            raise self._fault(f"text at {self.placed}..{upto} is in no chunk")
+        if gap := self._take(upto - self.placed):
+            self._check_gap(gap, self.placed)
         self.placed = upto
+
+    def _check_gap(self, gap: str, start: int) -> None:
+        if not gap.isspace():
+            raise self._fault(f"text at {start}..{start + len(gap)} is in no chunk")
 
     def _take(self, length: int) -> str:
         frames, at, head = self._input.frames, self.reached - self._input.first, self._head

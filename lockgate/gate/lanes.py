@@ -138,14 +138,13 @@ class Lane:
 
     def place_all(self, chunker: str, chunks: Iterable[Chunk]) -> list[Outcome]:
         """Handles all chunks of a whole text."""
-        place = self.aligners[chunker].place
         chunks = [chunk if chunk.end - chunk.start == len(chunk.text) else _fit(chunk) for chunk in chunks]
         if self._plan.trusts_chunks:
             received = self._input.received
-            to_read = [chunk if chunk.end <= received else chunk._replace(end=received) for chunk in chunks]
+            chunks = [chunk if chunk.end <= received else chunk._replace(end=received) for chunk in chunks]
         else:
-            to_read = [chunk for chunk in chunks if place(chunk)]
-        return self.batcher.add(chunker, to_read)  # type: ignore[return-value]  # a new list
+            self.aligners[chunker].place_all(chunks)
+        return self.batcher.add(chunker, chunks)  # type: ignore[return-value]  # a new list
 
     def end_chunker(self, chunker: str) -> list[Outcome]:
         """Handles the end of a chunker, which must come after the end of the source."""

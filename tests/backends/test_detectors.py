@@ -54,13 +54,33 @@ def test_a_chat_leaves_as_it_is_without_the_nulls_of_its_messages_and_tools() ->
 
 def test_a_missing_text_is_filled_from_the_offsets_in_code_points() -> None:
     assert read_one("a😀ü", start=1, end=3).text == "😀ü"
-    assert read_one("ab", start=1, end=99) == Detection(1, 99, "b", "Name", "pii", 1.0)
-    assert read_one("ab", start=50, end=99).text == ""
+    [[found]] = wire.read_contents_as_sent(json.dumps([[{**MINIMAL, "end": 99}]]).encode(), ["ab"])
+    assert found == Detection(1, 99, "b", "Name", "pii", 1.0)
 
 
-def test_a_given_text_is_never_touched() -> None:
+def test_as_sent_a_given_text_is_never_touched() -> None:
     body = json.dumps([[{**MINIMAL, "text": "something else"}]]).encode()
-    assert wire.read_contents(body, ["abcdef"])[0][0].text == "something else"
+    assert wire.read_contents_as_sent(body, ["abcdef"])[0][0].text == "something else"
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "fault"),
+    [
+        ("abc", {"start": 3, "end": 4}, "result 3..4 lies outside its text of 3 characters"),
+        ("abc", {"start": 1, "end": 99}, "result 1..99 lies outside its text of 3 characters"),
+        ("abc", {"start": 1, "end": 1}, "result 1..1 is empty"),
+        ("", {"start": 0, "end": 1}, "result 0..1 lies outside its text of 0 characters"),
+        ("abc", {"text": "ab"}, "the `text` of result 1..3 is not what stands there; offsets count code points"),
+        ("äbc", {"start": 2, "end": 4}, "result 2..4 lies outside its text of 3 characters"),
+    ],
+)
+def test_a_result_that_is_not_at_its_place_is_refused(source: str, changes: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ValueError, match=fault.replace(".", r"\.")):
+        read_one(source, **changes)
+
+
+def test_only_an_empty_text_may_have_an_empty_result() -> None:
+    assert read_one("", start=0, end=0).text == ""
 
 
 @pytest.mark.parametrize("key", ["evidence", "metadata"])
@@ -118,11 +138,18 @@ def test_refusals_hold_nothing_of_the_text() -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_lists_that_lack_are_empty_and_surplus_ones_ignored() -> None:
+def test_each_text_must_have_its_list() -> None:
     result = json.dumps([[MINIMAL], [], [MINIMAL]]).encode()
-    assert [len(one) for one in wire.read_contents(result, ["a", "b", "c", "d", "e"])] == [1, 0, 1, 0, 0]
-    assert [len(one) for one in wire.read_contents(result, ["a"])] == [1]
-    assert wire.read_contents(b"[]", ["a"]) == [[]]
+    for texts in (["abc"], ["abc", "abc"], ["abc"] * 4):
+        with pytest.raises(ValueError, match=f"3 lists of results for {len(texts)} texts"):
+            wire.read_contents(result, texts)
+
+
+def test_as_sent_lists_that_lack_are_empty_and_surplus_ones_ignored() -> None:
+    result = json.dumps([[MINIMAL], [], [MINIMAL]]).encode()
+    assert [len(one) for one in wire.read_contents_as_sent(result, ["a", "b", "c", "d", "e"])] == [1, 0, 1, 0, 0]
+    assert [len(one) for one in wire.read_contents_as_sent(result, ["a"])] == [1]
+    assert wire.read_contents_as_sent(b"[]", ["a"]) == [[]]
 
 
 @pytest.mark.parametrize("body", [b"[]", b"[[]]", b"[[],[],[],[]]", b"{}", b"", b"[[],[],[]", b'"abc"'])
@@ -176,11 +203,11 @@ evidence = st.fixed_dictionaries({"name": texts}, optional={"value": texts, "sco
 deep_evidence = st.fixed_dictionaries(
     {"name": texts}, optional={"value": texts, "evidence": st.lists(evidence, min_size=1, max_size=2)}
 )
+SOURCE = "aä😀\n" * 30
 findings = st.builds(
-    lambda start, length, *rest: Detection(start, start + length, *rest),
-    st.integers(0, 99),
-    st.integers(0, 99),
-    texts,
+    lambda start, length, *rest: Detection(start, start + length, SOURCE[start : start + length], *rest),
+    st.integers(0, 60),
+    st.integers(1, 60),
     texts,
     texts,
     scores,
@@ -192,8 +219,8 @@ findings = st.builds(
 
 @given(st.lists(st.lists(findings, max_size=3), max_size=3))
 def test_what_a_server_writes_a_client_reads(found: list[list[Detection]]) -> None:
-    assert wire.read_contents(wire.encode_found_contents(found), [""] * len(found)) == found
-    parts = [[""], [""] * (len(found) - 1)][: len(found)]
+    assert wire.read_contents(wire.encode_found_contents(found), [SOURCE] * len(found)) == found
+    parts = [[SOURCE], [SOURCE] * (len(found) - 1)][: len(found)]
     assert wire.read_shared_contents(wire.encode_found_contents(found), parts) == [found[:1], found[1:]][: len(parts)]
     for of_text in found:
         plain = [one._replace(start=0, end=0, text="") for one in of_text]

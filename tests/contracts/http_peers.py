@@ -116,7 +116,7 @@ class Peer:
     """The server. `script` answers every request; what came stands in `received`."""
 
     def __init__(self) -> None:
-        self.script: Script = reply(b"[]")
+        self.script: Script = find_nothing
         self.received: list[Received] = []
         self.has_received = asyncio.Event()
         self.connections = 0
@@ -212,6 +212,13 @@ def reply(body: bytes, status: int = 200, kind: str = "application/json") -> Scr
         await exchange.answer(body, status, kind)
 
     return script
+
+
+async def find_nothing(exchange: Exchange) -> None:
+    """The answer of a detector that finds nothing: one list per text, or no finding about a subject."""
+    body = exchange.received.body
+    texts = json.loads(body).get("contents", ()) if body else ()
+    await exchange.answer(json.dumps([[] for _ in texts]).encode())
 
 
 def reply_json(value: Any, status: int = 200) -> Script:

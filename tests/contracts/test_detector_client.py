@@ -90,11 +90,43 @@ async def test_nothing_is_asked_about_nothing() -> None:
     assert peer.received == []
 
 
-async def test_answers_may_have_fewer_or_more_lists_than_texts() -> None:
-    async with open_peer(reply_json([[RESULT]])) as peer:
-        assert [len(one) for one in await read_from(peer.detector(), "hello", "x", "y")] == [1, 0, 0]
-    async with open_peer(reply_json([[RESULT], [RESULT], [RESULT]])) as peer:
-        assert [len(one) for one in await read_from(peer.detector(), "hello")] == [1]
+MALFORMED = {
+    "one list too many": [[RESULT], []],
+    "no list": [],
+    "a span behind the text": [[{**RESULT, "start": 7, "end": 9}]],
+    "a span over the end": [[{**RESULT, "start": 3, "end": 9, "text": "lo"}]],
+    "a negative start": [[{**RESULT, "start": -2, "end": 0}]],
+    "an empty span": [[{**RESULT, "end": 0, "text": ""}]],
+    "a span turned round": [[{**RESULT, "start": 2, "end": 0}]],
+    "offsets in bytes": [[{**RESULT, "start": 1, "end": 3, "text": "el"}]],
+    "another text": [[{**RESULT, "text": "she"}]],
+    "a text in other case": [[{**RESULT, "text": "HE"}]],
+    "no lists at all": [RESULT],
+    "an object": {"results": [[RESULT]]},
+}
+
+
+@pytest.mark.parametrize("how", MALFORMED)
+async def test_an_answer_that_breaks_the_contract_is_believed_nothing(how: str) -> None:
+    """D-38."""
+    async with open_peer(reply_json(MALFORMED[how])) as peer:
+        text = "ähello"[:6] if how == "offsets in bytes" else "hello"
+        with pytest.raises(BrokeProtocol, match="the answer does not fit") as caught:
+            await read_from(peer.detector(), text)
+    assert caught.value.service == "pii"
+    assert text not in caught.value.message
+
+
+async def test_a_compatibility_mode_may_trust_what_a_detector_says() -> None:
+    """G-101."""
+    for answer, texts, found in (([[RESULT]], ["hello", "x", "y"], [1, 0, 0]), ([[RESULT]] * 3, ["hey"], [1])):
+        async with (
+            open_peer(reply_json(answer)) as peer,
+            open_detector_client("pii", peer.detector(), trusts_findings=True) as client,
+        ):
+            assert isinstance(client, DetectorClient)
+            read = await client.accept({}, ()).read([Excerpt(text) for text in texts])
+        assert [len(one) for one in read] == found
 
 
 @pytest.mark.parametrize(
@@ -186,7 +218,7 @@ async def test_cookies_are_not_kept_and_proxies_not_used(monkeypatch: pytest.Mon
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 
     async def script(exchange: Exchange) -> None:
-        await exchange.answer(b"[]", 200, "application/json", "set-cookie: a=b")
+        await exchange.answer(b"[[]]", 200, "application/json", "set-cookie: a=b")
 
     async with open_peer(script) as peer, open_detector_client("pii", peer.detector()) as client:
         assert isinstance(client, DetectorClient)
@@ -345,7 +377,7 @@ async def test_a_large_request_goes_out_whole() -> None:
 async def test_connections_are_reused_one_after_the_other_and_not_limited_in_number() -> None:
     async def script(exchange: Exchange) -> None:
         await until(lambda: len(peer.received) >= 120, "all requests at once")
-        await exchange.answer(b"[]")
+        await exchange.answer(b"[[]]")
 
     async with (
         open_peer(script) as peer,
@@ -381,10 +413,10 @@ async def read_twice(peer: Peer, second: Script) -> Any:
         assert isinstance(client, DetectorClient)
         reading = client.accept({}, ())
         peer.script = reply_json([[RESULT]])
-        await reading.read([Excerpt("one")])
+        await reading.read([Excerpt("hello")])
         assert peer.connections == 1
         peer.script = second
-        return await reading.read([Excerpt("two")])
+        return await reading.read([Excerpt("hello")])
 
 
 @pytest.mark.parametrize("broken", [break_off, send_raw()], ids=["reset", "closed"])
@@ -396,7 +428,7 @@ async def test_what_breaks_is_never_sent_again_on_a_connection_of_any_age(broken
 
 
 async def test_a_connection_that_the_server_has_closed_is_not_taken_from_the_pool() -> None:
-    async with open_peer(reply(b"[]")) as peer, open_detector_client("pii", peer.detector()) as client:
+    async with open_peer() as peer, open_detector_client("pii", peer.detector()) as client:
         assert isinstance(client, DetectorClient)
         reading = client.accept({}, ())
         await reading.read([Excerpt("x")])

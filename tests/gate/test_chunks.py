@@ -64,19 +64,45 @@ def test_an_empty_chunk_is_passed_over() -> None:
     assert aligner.place(Chunk(0, 3, "abc"))
 
 
-def test_an_empty_whole_text_is_still_read() -> None:
-    assert _aligner("", is_whole=True).place(Chunk(0, 0, ""))
+def test_an_empty_text_needs_no_chunk() -> None:
+    for chunks in ([], [Chunk(0, 0, "")]):
+        _aligner("", is_whole=True).place_all(chunks)
     assert not _aligner("").place(Chunk(0, 0, ""))
 
 
-def test_of_a_whole_text_chunks_may_overlap_leave_gaps_and_come_in_any_order() -> None:
+def test_of_a_whole_text_chunks_may_overlap_and_come_in_any_order() -> None:
     aligner = _aligner("abcdef", is_whole=True)
-    for start, end in ((3, 5), (0, 4)):
-        chunk = Chunk(start, end, "abcdef"[start:end])
-        assert aligner.place(chunk)
+    aligner.place_all([Chunk(start, end, "abcdef"[start:end]) for start, end in ((3, 6), (0, 4), (1, 2))])
     assert aligner.finish() == 6
-    with pytest.raises(BrokeProtocol, match="not the text"):
-        _aligner("abc", is_whole=True).place(Chunk(0, 2, "xy"))
+
+
+@given(st.text(alphabet="a b\n", max_size=12), st.data())
+def test_every_solid_character_of_a_whole_text_lies_in_a_chunk_or_the_chunker_has_failed(
+    text: str, data: st.DataObject
+) -> None:
+    places = st.integers(0, len(text))
+    spans = [sorted(span) for span in data.draw(st.lists(st.tuples(places, places), max_size=6))]
+    covered = {at for start, end in spans for at in range(start, end)}
+    unread = [at for at, char in enumerate(text) if not char.isspace() and at not in covered]
+    aligner = _aligner(text, is_whole=True)
+    chunks = [Chunk(start, end, text[start:end]) for start, end in spans]
+    if unread:
+        with pytest.raises(BrokeProtocol, match="chunker `c`: text at"):
+            aligner.place_all(chunks)
+    else:
+        aligner.place_all(chunks)
+
+
+@given(st.text(alphabet="ab", min_size=1, max_size=8), st.text(alphabet="ab", min_size=1, max_size=8), st.data())
+def test_a_chunk_of_a_whole_text_is_what_stands_at_its_place(text: str, said: str, data: st.DataObject) -> None:
+    start = data.draw(st.integers(-1, len(text)))
+    chunks = [Chunk(0, len(text), text), Chunk(start, start + len(said), said)]
+    aligner = _aligner(text, is_whole=True)
+    if start >= 0 and text.startswith(said, start):
+        aligner.place_all(chunks)
+    else:
+        with pytest.raises(BrokeProtocol, match="chunker `c`"):
+            aligner.place_all(chunks)
 
 
 @pytest.mark.parametrize("chunk", [Chunk(-1, 1, "a"), Chunk(2, 1, ""), Chunk(0, 7, "abcdefg")])

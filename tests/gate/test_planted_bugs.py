@@ -80,6 +80,63 @@ def a_finding_is_delivered_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReleaseGate, "_release", release)
 
 
+_WHOLE = test_chunks.test_every_solid_character_of_a_whole_text_lies_in_a_chunk_or_the_chunker_has_failed
+
+
+@BUGS.caught_by(_WHOLE)
+def a_whole_text_may_have_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChunkAligner, "_check_gap", lambda *_: None)
+
+
+@BUGS.caught_by(_WHOLE)
+def the_end_of_a_whole_text_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = ChunkAligner.place_all
+
+    def place_all(self: ChunkAligner, chunks: Sequence[Chunk]) -> None:
+        end = max([chunk.end for chunk in chunks], default=0)
+        rest = self._input.received - end
+        honest(self, [*chunks, Chunk(end, end + rest, _text_of(self)[end:])])
+
+    monkeypatch.setattr(ChunkAligner, "place_all", place_all)
+
+
+@BUGS.caught_by(_WHOLE)
+def a_short_chunk_in_a_long_one_takes_back_what_is_covered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def place_all(self: ChunkAligner, chunks: Sequence[Chunk]) -> None:
+        text, upto = _text_of(self), 0
+        for chunk in sorted(chunks, key=lambda one: one.start):
+            self._check_gap(text[upto : chunk.start], upto)
+            upto = chunk.end
+        self._check_gap(text[upto:], upto)
+
+    monkeypatch.setattr(ChunkAligner, "place_all", place_all)
+
+
+@BUGS.caught_by(_WHOLE)
+def only_the_sum_of_the_chunks_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def place_all(self: ChunkAligner, chunks: Sequence[Chunk]) -> None:
+        solid = sum(not char.isspace() for char in _text_of(self))
+        if sum(not char.isspace() for chunk in chunks for char in chunk.text) < solid:
+            raise self._fault("too little text")
+
+    monkeypatch.setattr(ChunkAligner, "place_all", place_all)
+
+
+@BUGS.caught_by(test_chunks.test_a_chunk_of_a_whole_text_is_what_stands_at_its_place)
+def a_chunk_of_a_whole_text_may_say_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = ChunkAligner.place_all
+
+    def place_all(self: ChunkAligner, chunks: Sequence[Chunk]) -> None:
+        text = _text_of(self)
+        honest(self, [chunk._replace(text=text[max(chunk.start, 0) : chunk.end]) for chunk in chunks])
+
+    monkeypatch.setattr(ChunkAligner, "place_all", place_all)
+
+
+def _text_of(aligner: ChunkAligner) -> str:
+    return "".join([frame.text for frame in aligner._input.frames])
+
+
 @BUGS.caught_by(test_lanes.test_every_finding_is_delivered_exactly_once)
 def trailing_findings_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ReleaseGate.finish

@@ -399,16 +399,38 @@ def tokens(*places: tuple[int, int, str]) -> Unary:
 @pytest.mark.parametrize(
     ("places", "found"),
     [
-        ([(0, 12, FIRST[:-1]), (13, 25, SECOND[:-1])], [7, 20]),  # G-120: gaps
-        ([(13, 26, SECOND), (0, 13, FIRST)], [7, 20]),  # any order
-        ([(0, 26, FIRST + SECOND), (13, 26, SECOND)], [7, 20, 20]),  # read twice
-        ([], []),  # no chunks, no request
+        ([(0, 12, FIRST[:-1]), (13, 25, SECOND[:-1]), (26, 31, THIRD)], [7, 20]),  # white space left out
+        ([(26, 31, THIRD), (13, 26, SECOND), (0, 13, FIRST)], [7, 20]),  # any order
+        ([(0, 26, FIRST + SECOND), (13, 31, SECOND + THIRD)], [7, 20, 20]),  # read twice
     ],
 )
-async def test_of_a_whole_text_chunks_may_lie_anywhere(places: Any, found: list[int]) -> None:
+async def test_of_a_whole_text_chunks_may_overlap_in_any_order(places: Any, found: list[int]) -> None:
     async with before(tokens(*places)) as (port, _):
         answer = await ask(port, CONTENT, {"content": SAID, "detectors": {"words": {}}})
         assert [one["start"] for one in answer.json()["detections"]] == found
+
+
+GAPS = {
+    "nothing": [],
+    "not the beginning": [(13, 31, SECOND + THIRD)],
+    "not the middle": [(0, 13, FIRST), (26, 31, THIRD)],
+    "not the end": [(0, 12, FIRST[:-1]), (13, 25, SECOND[:-1])],
+    "not the last character": [(0, 30, SAID[:-1])],
+}
+
+
+@pytest.mark.parametrize("how", GAPS)
+async def test_a_chunker_that_leaves_out_text_of_a_whole_text_has_failed(how: str) -> None:
+    async with before(tokens(*GAPS[how])) as (port, _):
+        await check_whole(port, GENERIC)
+
+
+async def test_the_orchestrators_rules_allow_any_gap() -> None:
+    """G-120: and no chunks, no request."""
+    for places, found in ((GAPS["not the end"], [7, 20]), ([], [])):
+        async with before(tokens(*places), LOCKGATE_COMPAT="fms") as (port, _):
+            answer = await ask(port, CONTENT, {"content": SAID, "detectors": {"words": {}}})
+            assert [one["start"] for one in answer.json()["detections"]] == found
 
 
 @pytest.mark.parametrize("places", [[(0, 7, "Goodbye")], [(1, 14, FIRST)], [(26, 99, THIRD + "!")], [(-1, 12, FIRST)]])
@@ -422,7 +444,7 @@ async def test_of_a_whole_text_chunks_are_what_was_sent(places: Any) -> None:
 
 async def test_a_chunker_is_asked_once_for_all_its_detectors() -> None:
     """LIM-9."""
-    async with before(tokens((0, 13, FIRST)), script(ONE, TWO, THREE)) as (port, record):
+    async with before(tokens((0, 31, SAID)), script(ONE, TWO, THREE)) as (port, record):
         three = {"content": SAID, "detectors": {"words": {}, "more": {}, "others": {}, "fine": {}}}
         found = (await ask(port, CONTENT, three)).json()["detections"]
         assert {one["detector_id"] for one in found} == {"words", "more", "others", "fine"}

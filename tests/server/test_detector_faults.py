@@ -264,35 +264,51 @@ async def test_a_finding_of_the_wrong_shape_lets_nothing_out(change: dict[str, A
             assert said(path, ended_badly(events_of(await ask(port, path, body)), GENERIC)) == left
 
 
-async def test_lists_that_are_missing_mean_nothing_found_and_lists_beyond_are_ignored() -> None:
-    """G-101."""
+LIES: dict[str, list[Any]] = {
+    "a list is missing": [[FOUND], []],
+    "there is a list too many": [[], [], [], []],
+    "nothing": [],
+    "a place behind the text": [[], [FOUND | {"start": 13, "end": 16, "text": "Two"}], []],
+    "a place beyond any text": [[], [FOUND | {"start": 900, "end": 2**62}], []],
+    "an empty place": [[], [FOUND | {"end": 0, "text": ""}], []],
+    "another text": [[], [FOUND | {"text": "She"}], []],
+}
+
+
+@pytest.mark.parametrize("how", LIES)
+async def test_an_answer_that_breaks_the_contract_is_a_failure_of_the_detector(how: str) -> None:
+    """D-38."""
+    streamed = LIES[how] if how.startswith(("there", "nothing")) else [LIES[how][1]]
+    async with before(reply_json(LIES[how])) as (port, peer):
+        answer = await ask(port, CONTENT, {"content": SAID, "detectors": {"bad": {}}})
+        assert answer.status >= 500
+        assert "detections" not in answer.json()
+        peer.script = reply_json(streamed if streamed != [[]] else [])
+        path, _, request, _ = STREAM_CASES["chat chunked"]
+        events = events_of(await ask(port, path, request))
+        assert events[0]["$error"]["code"] >= 500
+        assert events[1:] == ["[DONE]"]
+
+
+async def test_the_orchestrators_rules_believe_a_detector() -> None:
+    """G-101: lists that are missing mean nothing found, and lists beyond are ignored."""
     body = {"content": SAID, "detectors": {"bad": {}}}
-    async with before(reply_json([[FOUND]])) as (port, peer):
+    async with before(reply_json([[FOUND]]), LOCKGATE_COMPAT="fms") as (port, peer):
         found = (await ask(port, CONTENT, body)).json()["detections"]
         assert [(one["start"], one["end"], one["text"]) for one in found] == [(0, 3, "One")]
         assert peer.received[-1].json["contents"] == ["One is done. ", "Two is done. ", "Three"]
-        peer.script = reply_json([[], [FOUND | {"text": "Two"}], [], [FOUND], [FOUND]])
+        peer.script = reply_json([[], [FOUND | {"text": "?"}], [], [FOUND], [FOUND]])
         found = (await ask(port, CONTENT, body)).json()["detections"]
-        assert [(one["start"], one["end"], one["text"]) for one in found] == [(13, 16, "Two")]
+        assert [(one["start"], one["end"], one["text"]) for one in found] == [(13, 16, "?")]
+        peer.script = reply_json([[FOUND | {"start": 900, "end": 2**62, "text": "?"}]])
+        found = (await ask(port, CONTENT, body)).json()["detections"]
+        assert [(one["start"], one["end"]) for one in found] == [(900, 2**62)]
         for answered in ([], [[], [FOUND], [FOUND]]):
             peer.script = reply_json(answered)
             path, _, request, _ = STREAM_CASES["chat chunked"]
             events = ended_well(events_of(await ask(port, path, request)))
             assert text_in(events) == SAID
             assert {one["detector_id"] for one in results_in(events)} == {"fine"}
-
-
-async def test_places_beyond_the_text_are_told_once_and_hold_nothing_back() -> None:
-    far = FOUND | {"start": 900, "end": 2**62, "text": "?"}
-    async with before(reply_json([[far]])) as (port, _):
-        found = (await ask(port, CONTENT, {"content": "Hello. You", "detectors": {"bad": {}}})).json()["detections"]
-        assert [(one["start"], one["end"]) for one in found] == [(900, 2**62)]
-        events = ended_well(events_of(await ask(port, CHAT, chat(True, output={"bad": {}}))))
-        assert text_in(events) == SAID
-        assert [one["start"] for one in results_in(events)] == [900, 913, 926]
-        line = {"detectors": {"bad": {}}, "content": SAID}
-        lines = (await stream_content(port, line)).lines()
-        assert [len(one["detections"]) for one in lines] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("compat", ["none", "fms"])

@@ -155,23 +155,21 @@ FAR = {
 }
 
 
-async def test_a_mask_goes_on_in_the_next_release() -> None:
-    """The detector reads one sentence and says that its finding ends in the next."""
-
+async def test_a_mask_hides_what_a_detector_says_of_the_text_too() -> None:
     async def far(exchange: Exchange) -> None:
         is_first = exchange.received.json["contents"][0].startswith("The key")
-        found = [FAR | {"start": 11, "end": 26, "metadata": {"rule": "bluebird. guard", "kind": "bird"}}]
+        place = {"start": 11, "end": 20, "text": "bluebird."}
+        found = [FAR | place | {"metadata": {"rule": "a bluebird. it is", "kind": "bird"}}]
         await exchange.answer(json.dumps([found if is_first else []]).encode())
 
     async with before(far=far) as (port, _):
         for path in (CHAT, TEXT):
             answer = await ask(port, path, request(path, "far", is_stream=True))
             events = ended_well(events_of(answer))
-            assert said(path, events) == "The key is " + "█" * 15 + " it."
-            assert len([event for event in events if event.get("detections")]) == 2
+            assert said(path, events) == "The key is " + "█" * 9 + " Guard it."
             (found,) = results_in(events)
-            assert (found["start"], found["end"], found["text"]) == (11, 26, "█" * 15)
-            assert found["metadata"] == {"rule": "█" * 15, "kind": "bird"}
+            assert (found["start"], found["end"], found["text"]) == (11, 20, "█" * 9)
+            assert found["metadata"] == {"rule": "█" * 17, "kind": "bird"}
             assert "evidence" not in found
 
 
@@ -250,7 +248,7 @@ async def test_what_is_withheld_takes_with_it_what_was_thought_and_is_still_bein
         if "Hm" in text:
             await stay_silent(exchange)
             return
-        found = [FAR | {"start": 0, "end": 8}] if "bluebird" in text else []
+        found = [FAR | {"start": 0, "end": 8, "text": "bluebird"}] if "bluebird" in text else []
         await exchange.answer(json.dumps([found]).encode())
 
     said = [chunk(reasoning_content="Hm."), chunk("bluebird. So"), chunk(" it is. And"), chunk(reasoning_content="Ah.")]
@@ -273,7 +271,7 @@ async def test_what_was_thought_and_read_before_leaves_before_what_is_withheld()
             await far(exchange)
             return
         await is_thought_heard.wait()
-        await exchange.answer(json.dumps([[FAR | {"start": 0, "end": 8}]]).encode())
+        await exchange.answer(json.dumps([[FAR | {"start": 0, "end": 8, "text": "bluebird"}]]).encode())
 
     said = [chunk(reasoning_content="Hm. So"), chunk("bluebird. So"), chunk(" it is."), chunk(finish="stop")]
     body = json.dumps(request(CHAT, "farblock", is_stream=True)).encode()

@@ -10,6 +10,7 @@ RULES = EndpointRules(
     checks_thresholds_first=False,
     allows_whole_text=False,
     trusts_chunks=True,
+    trusts_findings=True,
     strategy=Strategy.MAX_PROCESSED_INDEX,
     max_open=1,
     batch_contents=1,
