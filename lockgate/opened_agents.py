@@ -24,7 +24,7 @@ from lockgate.guard.policy import Chunking, Policy
 from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore
 from lockgate.plugins import open_plugin, place_fault
 from lockgate.policy_resolver import PolicyResolver
-from lockgate.rag.sources import NamedSource, RetrievalScope
+from lockgate.rag.sources import Bounds, NamedSource, RetrievalScope
 from lockgate.sessions.turns import StoreLimits
 from lockgate.telemetry import LogEvent, log_event
 
@@ -138,14 +138,17 @@ class AgentOpener:
         guess = await self._open_classifier(embedder)
         note_label = await self._open_export()
         agents = {}
+        limits = settings.limits
+        bounds = Bounds(limits.document_bytes, limits.source_bytes, limits.question_bytes)
         for name, one in settings.agents.items():
+            searched = [sources[source] for source in one.sources]
             routes = choose_routes(has_platform=one.platform_route)
             agents[name] = Agent(
                 routes=routes,
                 graphs=build_graphs(routes),
                 main=models[one.main],
                 conversational=models[one.conversational],
-                library=RetrievalScope([sources[source] for source in one.sources], one.passages, one.min_similarity),
+                library=RetrievalScope(searched, one.passages, one.min_similarity, bounds),
                 memory=Memory(store, one.history_messages, one.history_tokens),
                 guarding=self._guard(one),
                 gate=gate,

@@ -300,7 +300,7 @@ class _RunningTurn:
     async def _search(self, query: Query) -> tuple[Document, ...]:
         left_s = self._prepare_until - self._clock()
         query = query._replace(vector=self._vector)
-        reader = DocumentReader(self._policy, self._meter)
+        reader = DocumentReader(self._policy, self._meter, self._agent.library.bounds)
         self.facts.inspected = reader.inspected
         return await find_documents(query, self._agent.library, reader, self._clock() + left_s * 2 / 3)
 

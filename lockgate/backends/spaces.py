@@ -5,7 +5,7 @@ Replies are read leniently: documents and answers, whole or as server-sent event
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,11 +21,9 @@ from lockgate.backends.replies import decode_any, is_number, mend, read_detail
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.sse import SseEvent
 from lockgate.gate.values import Document, Message
+from lockgate.index.hits import FoundDocuments
 
 # --- Bodies ---------------------------------------------------------------------------------------------------
-
-MAX_DOCUMENTS = 10_000
-_TOO_MANY = f"it has more than {MAX_DOCUMENTS} documents"
 
 
 class _Titles(msgspec.Struct, gc=False):
@@ -40,7 +38,7 @@ class _Item(msgspec.Struct, gc=False):
 
 
 class _References(msgspec.Struct, gc=False):
-    documents: list[_Item] | None = None
+    documents: list[msgspec.Raw] | None = None
 
 
 class _SpaceReply(msgspec.Struct, gc=False):
@@ -49,6 +47,7 @@ class _SpaceReply(msgspec.Struct, gc=False):
 
 _encode = msgspec.json.Encoder().encode
 _decode_reply = msgspec.json.Decoder(_SpaceReply).decode
+_decode_item = msgspec.json.Decoder(_Item).decode
 _NO_TITLES = _Titles()
 
 
@@ -72,22 +71,36 @@ def encode_messages(messages: Sequence[Message], params: Mapping[str, Any], tran
     return _encode(body)
 
 
-def read_documents(body: bytes, source: str) -> list[Document]:
-    """Decodes the documents of a source's reply; raises ValueError or RecursionError if it is none."""
+def read_documents(body: bytes, source: str, limit: int) -> FoundDocuments:
+    """Decodes the first documents of a source's reply; raises ValueError or RecursionError if it is none."""
     refuse_dense(body)
     try:
         reply = _decode_reply(body)
     except ValueError:
-        return _read_leniently(body, source)
-    items = reply.references.documents or () if reply.references is not None else ()
-    if len(items) > MAX_DOCUMENTS:
-        raise ValueError(_TOO_MANY)
+        return _read_leniently(body, source, limit)
+    items = reply.references.documents or [] if reply.references is not None else []
+    return _read_first(items, limit, partial(_read_raw, source=source))
+
+
+def _read_first(items: Sequence[Any], limit: int, read: Callable[[Any], Document | None]) -> FoundDocuments:
+    """Decodes items until there are enough documents; items that are no objects do not count."""
     documents: list[Document] = []
-    for item in items:
-        titles = item.metadata or _NO_TITLES
-        title = _to_title(titles.title) or _to_title(titles.document_title)
-        documents.append(Document(title, item.content or "", item.similarity_score or 0.0, None, source))
-    return documents
+    for place, item in enumerate(items):
+        if len(documents) == limit:
+            return FoundDocuments(documents, len(items) - place)
+        if (document := read(item)) is not None:
+            documents.append(document)
+    return FoundDocuments(documents, 0)
+
+
+def _read_raw(raw: msgspec.Raw, source: str) -> Document | None:
+    try:
+        item = _decode_item(raw)
+    except ValueError:
+        return _read_item(decode_any(bytes(raw)), source)
+    titles = item.metadata or _NO_TITLES
+    title = _to_title(titles.title) or _to_title(titles.document_title)
+    return Document(title, item.content or "", item.similarity_score or 0.0, None, source)
 
 
 def read_answer(body: bytes) -> ModelAnswer:
@@ -113,16 +126,12 @@ def find_usage(reply: Mapping[str, Any]) -> Usage | None:
     return count_usage(inside) or count_usage(reply.get("usage"))
 
 
-def _read_leniently(body: bytes, source: str) -> list[Document]:
+def _read_leniently(body: bytes, source: str, limit: int) -> FoundDocuments:
     references = _find(decode_any(body), "references")
     items = None if references is None else _find(references, "documents")
-    if items is None:
-        return []
-    if not isinstance(items, list):
+    if not isinstance(items, list | None):
         raise ValueError("there are no documents in it")
-    if len(items) > MAX_DOCUMENTS:
-        raise ValueError(_TOO_MANY)
-    return [_read_item(item, source) for item in items if isinstance(item, dict)]
+    return _read_first(items or [], limit, partial(_read_item, source=source))
 
 
 def _find(value: object, key: str) -> object:
@@ -131,7 +140,9 @@ def _find(value: object, key: str) -> object:
     return value.get(key)
 
 
-def _read_item(item: Mapping[str, Any], source: str) -> Document:
+def _read_item(item: object, source: str) -> Document | None:
+    if not isinstance(item, dict):
+        return None
     content, metadata = item.get("content"), item.get("metadata")
     titles = metadata if isinstance(metadata, dict) else {}
     title = _to_title(titles.get("title")) or _to_title(titles.get("document_title"))
@@ -239,7 +250,7 @@ class SpaceSource:
     threshold: float
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
-        """Returns all documents that the source sends."""
+        """Returns the first documents that the source sends; the others are not decoded."""
         try:
             body = encode_query(question, limit, self.threshold, self.endpoint.transaction_token)
         except ValueError:
@@ -250,7 +261,7 @@ class SpaceSource:
             message = f"Access denied: {detail}" if answer.status == 403 else f"HTTP {answer.status}: {detail}"
             raise refuse(self.caller.name, message, answer.status)
         try:
-            return await decode(answer.body, partial(read_documents, source=self.path))
+            return await decode(answer.body, partial(read_documents, source=self.path, limit=limit))
         except (ValueError, RecursionError):
             raise BrokeProtocol(self.caller.name, "the answer is not the JSON of a data source") from None
 

@@ -29,7 +29,7 @@ from lockgate.config.addresses import AddressRules, read_host
 from lockgate.config.refs import LOCAL_ADDRESS, OPENAI_PREFIX, check_form, check_slug
 from lockgate.errors import Unavailable
 from lockgate.gate.values import Document, Frame, Message
-from lockgate.index.hits import find_similarity
+from lockgate.index.hits import FoundDocuments, find_similarity
 from lockgate.interfaces import DataSource, Model
 
 MAX_CONNECTIONS = 4096
@@ -221,11 +221,12 @@ class _LocalSource:
 
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """Returns the documents that the source finds."""
-        found = [one._replace(source=self._path) for one in await self._source.search(question, limit)]
+        found = await self._source.search(question, limit)
+        named = [one._replace(source=self._path) for one in found]
         threshold = self._threshold
         if threshold is None:
-            return found
-        near = [(one, find_similarity(one)) for one in found]
+            return FoundDocuments(named, found.left_out) if isinstance(found, FoundDocuments) else named
+        near = [(one, find_similarity(one)) for one in named]
         return [
             one if similarity is None else one._replace(score=similarity)
             for one, similarity in near

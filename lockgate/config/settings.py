@@ -325,6 +325,9 @@ class LimitSettings:
     max_streams: int = option(kinds.POSITIVE, "requests served at once; beyond it: 503", 1000)
     request_timeout_s: float = option(kinds.DURATION, "seconds that a whole request may take", 600.0, "600")
     agent_request_bytes: int = option(kinds.POSITIVE, "largest request to an agent", 4194304)
+    document_bytes: int = option(kinds.POSITIVE, "read of one document with its title; the rest is cut", 1048576)
+    source_bytes: int = option(kinds.POSITIVE, "read of all documents of one source; the rest is left out", 8388608)
+    question_bytes: int = option(kinds.POSITIVE, "read of the documents of all sources of one question", 33554432)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

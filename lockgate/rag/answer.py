@@ -34,7 +34,16 @@ from lockgate.guard.request import (
 )
 from lockgate.guard.stream import Slice, Source
 from lockgate.interfaces import GroundedModel, Model
-from lockgate.rag.sources import MAX_LOGGED_CHARS, DocumentReader, NamedSource, Retrieval, Status, merge_documents
+from lockgate.rag.sources import (
+    BOUNDS,
+    MAX_LOGGED_CHARS,
+    Bounds,
+    DocumentReader,
+    NamedSource,
+    Retrieval,
+    Status,
+    merge_documents,
+)
 from lockgate.rag.trace import Trace
 from lockgate.task_groups import run_group
 from lockgate.telemetry import LogEvent, log_event, name_causes
@@ -126,6 +135,7 @@ class GroundedQuestion(NamedTuple):
     guarding: Policy = Policy()
     finds_citations: bool = False
     trace: Trace | None = None  # if the client may see held text
+    bounds: Bounds = BOUNDS
 
 
 SendStep = Callable[[Step], Awaitable[None]]
@@ -240,7 +250,7 @@ class _AnswerRun:
         question, outcome = self._question, self.outcome
         started_at = self._clock()
         log_event(LogEvent.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
-        reader = DocumentReader(self._policy, self._meter)
+        reader = DocumentReader(self._policy, self._meter, question.bounds)
         async with run_group() as group:
             until = min(started_at + question.limits.retrieval_s, self.deadline)
             for place, source in enumerate(question.sources):
@@ -270,7 +280,7 @@ class _AnswerRun:
         self, place: int, source: NamedSource, prompt: str, reader: DocumentReader, until: float
     ) -> None:
         limit = self._question.top_k
-        retrieval = await reader.ask(source.path, partial(source.source.search, prompt, limit), until)
+        retrieval = await reader.ask(source.path, partial(source.source.search, prompt, limit), limit, until)
         self._retrieved[place] = retrieval
         self._finished.put_nowait(retrieval)
 

@@ -20,16 +20,13 @@ from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import to_check_failed
 from lockgate.guard.stream import detect_contents
 from lockgate.index.fusion import Query, fuse
-from lockgate.index.hits import SIMILARITY
+from lockgate.index.hits import SIMILARITY, FoundDocuments
 from lockgate.interfaces import DataSource, HybridSource
 from lockgate.task_groups import run_together
 from lockgate.telemetry import LogEvent, describe_exception, limit_calls, log_event, name_causes
 
 TIMED_OUT = "Request timed out"
-MAX_CHARS = 32 * 1024 * 1024  # for all documents of a question: ten sources within their own limits can be too much
 _BROKEN = "The source failed"
-_ALL_TOO_LONG = "The documents of all sources together are too long"
-_TOO_LONG = "A document is too long to be checked"
 _AFTER_TITLE = "\n\n"
 _WINDOW = 64  # documents of one source with a task at the same time
 MAX_LOGGED_CHARS = 200
@@ -42,12 +39,24 @@ class NamedSource(NamedTuple):
     source: DataSource
 
 
+class Bounds(NamedTuple):
+    """The bytes in UTF-8 that are read of a document with its title, of a source and of all sources of a question."""
+
+    document: int = 1_048_576
+    source: int = 8_388_608
+    question: int = 33_554_432
+
+
+BOUNDS = Bounds()
+
+
 class RetrievalScope(NamedTuple):
-    """Which sources are searched, and which of their passages are used."""
+    """Which sources are searched, which of their passages are used, and how much is read."""
 
     sources: Sequence[NamedSource] = ()
     passages: int = 8
     min_similarity: float = 0.0
+    bounds: Bounds = BOUNDS
 
 
 class Status(StrEnum):
@@ -71,7 +80,10 @@ class InspectedDocument(NamedTuple):
 
 
 class Retrieval(NamedTuple):
-    """The result of one source. `retrieved` counts all its documents, `documents` has those that may be used."""
+    """The result of one source. `retrieved` counts the documents that were read, `documents` has the usable ones.
+
+    `left_out`: documents that the source sent beyond those asked for, or beyond the bounds; `cut`: those cut short.
+    """
 
     path: str
     status: Status
@@ -79,6 +91,8 @@ class Retrieval(NamedTuple):
     error: str | None = None
     retrieved: int = 0
     inspected: tuple[InspectedDocument, ...] = ()
+    left_out: int = 0
+    cut: int = 0
 
 
 Search = Callable[[], Awaitable[Sequence[Document]]]
@@ -87,27 +101,39 @@ Search = Callable[[], Awaitable[Sequence[Document]]]
 class DocumentReader:
     """Queries the sources of one question, and reads their documents with the policy's detectors."""
 
-    def __init__(self, policy: Policy, meter: Meter) -> None:
+    def __init__(self, policy: Policy, meter: Meter, bounds: Bounds = BOUNDS) -> None:
         self._policy = policy
         self._meter = meter
         self._guards = meter.watch(policy.documents, RequestPart.DOCUMENTS)
         self._permits = asyncio.Semaphore(policy.max_open)  # for the documents of all sources
-        self._remaining_chars = MAX_CHARS
+        longest = min(bounds.document, policy.max_chars) if self._guards else bounds.document
+        self._bounds = bounds._replace(document=longest)
+        self._remaining = bounds.question
         self.inspected: list[InspectedDocument] = []  # of all sources, in the order of their answers
         self._originals: dict[int, tuple[Document, str]] = {}  # masked documents and their original text, by id()
 
-    async def ask(self, path: str, search: Search, until: float) -> Retrieval:
-        """Runs a search until that time of the loop's clock; returns the documents that may be used."""
-        retrieval = await _query(path, search, until)
-        size = sum([len(one.text) + len(one.title) for one in retrieval.documents])
-        if size > self._remaining_chars:
-            return Retrieval(path, Status.ERROR, error=_ALL_TOO_LONG)
-        self._remaining_chars -= size
-        if not (self._guards and retrieval.documents):
-            return retrieval
-        if any(len(_read_text(one)) > self._policy.max_chars for one in retrieval.documents):
-            return Retrieval(path, Status.ERROR, error=_TOO_LONG)
-        return await self._inspect(retrieval)
+    async def ask(self, path: str, search: Search, limit: int, until: float) -> Retrieval:
+        """Runs a search until that time of the loop's clock; returns at most `limit` documents that may be used."""
+        retrieval = await _query(path, search, limit, until)
+        if retrieval.documents:
+            retrieval = self._bound(retrieval)
+        return await self._inspect(retrieval) if self._guards and retrieval.documents else retrieval
+
+    def _bound(self, retrieval: Retrieval) -> Retrieval:
+        """Returns the retrieval with documents cut to the bounds; those beyond the bounds are left out."""
+        room = min(self._bounds.source, self._remaining)
+        kept: list[Document] = []
+        cut = 0
+        for document in retrieval.documents:
+            whole = _cut(document, min(self._bounds.document, room))
+            if whole is None:
+                break
+            cut += whole is not document
+            kept.append(whole)
+            room -= _count_bytes(whole.title) + _count_bytes(whole.text)
+        self._remaining -= min(self._bounds.source, self._remaining) - room
+        left_out = retrieval.left_out + len(retrieval.documents) - len(kept)
+        return retrieval._replace(documents=tuple(kept), retrieved=len(kept), left_out=left_out, cut=cut)
 
     def note_used(self, documents: Iterable[Document]) -> None:
         """Records that these documents go to the model."""
@@ -172,12 +198,33 @@ def _build_inspected(document: Document, found: Sequence[Detection], verdict: Ve
     )
 
 
+def _cut(document: Document, room: int) -> Document | None:
+    """Returns the document with at most `room` bytes, or None if there is no room for its text."""
+    if 4 * (len(document.title) + len(document.text)) <= room:  # the common case
+        return document
+    title = _cut_text(document.title, room)
+    text = _cut_text(document.text, room - _count_bytes(title))
+    if len(title) == len(document.title) and len(text) == len(document.text):
+        return document
+    return document._replace(title=title, text=text) if text else None
+
+
+def _cut_text(text: str, room: int) -> str:
+    if text.isascii():
+        return text[: max(room, 0)]
+    return text.encode("utf-8", "surrogatepass")[: max(room, 0)].decode("utf-8", "ignore")
+
+
+def _count_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 def _read_text(document: Document) -> str:
     """Returns the text of a document that detectors read: title and text."""
     return document.title + _AFTER_TITLE + document.text if document.title else document.text
 
 
-async def _query(path: str, search: Search, until: float) -> Retrieval:
+async def _query(path: str, search: Search, limit: int, until: float) -> Retrieval:
     """Runs a search; a failure becomes part of the result and is logged without the source's message."""
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -188,9 +235,10 @@ async def _query(path: str, search: Search, until: float) -> Retrieval:
         limit_calls(until)
         try:
             async with asyncio.timeout_at(until):
-                documents = await search()
-                kept = tuple([one if one.source else one._replace(source=path) for one in documents])
-            retrieval, reason = Retrieval(path, Status.SUCCESS, kept, retrieved=len(kept)), ""
+                found = await search()
+                kept = tuple([one if one.source else one._replace(source=path) for one in found[:limit]])
+            left_out = len(found) - len(kept) + (found.left_out if isinstance(found, FoundDocuments) else 0)
+            retrieval, reason = Retrieval(path, Status.SUCCESS, kept, None, len(kept), left_out=left_out), ""
         except (TimeoutError, TimedOut):
             reason = TimedOut.__name__
         except UpstreamError as error:
@@ -217,9 +265,10 @@ async def find_documents(
     """Searches until that time of the loop's clock; returns the documents that may be used, the best first."""
     if not scope.sources:
         return ()
-    searches = [(one.path, partial(_search, one, query, scope.passages)) for one in scope.sources]
+    limit = scope.passages
+    searches = [(one.path, partial(_search, one, query, limit)) for one in scope.sources]
     try:
-        retrievals = await run_together([partial(reader.ask, *one, until) for one in searches], len(searches))
+        retrievals = await run_together([partial(reader.ask, *one, limit, until) for one in searches], len(searches))
     except UpstreamError as error:  # of a detector: failures of sources are in the retrievals
         raise to_check_failed(error) from error
     kept = [retrieval.documents for retrieval in retrievals]

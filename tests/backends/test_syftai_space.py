@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.backends.spaces import (
-    MAX_DOCUMENTS,
     encode_messages,
     encode_query,
     read_answer,
@@ -30,7 +29,7 @@ def references(*documents: Any) -> bytes:
 
 
 def found(*documents: Any) -> list[tuple[str, str, float]]:
-    return [(one.title, one.text, one.score) for one in read_documents(references(*documents), "al/notes")]
+    return [(one.title, one.text, one.score) for one in read_documents(references(*documents), "al/notes", 10_000)]
 
 
 def test_a_question_has_exactly_the_agreed_keys() -> None:
@@ -60,7 +59,7 @@ def test_documents_come_in_their_order_with_title_text_score_and_source() -> Non
         {"content": "a", "metadata": {"title": "A", "more": [1]}, "similarity_score": 0.25, "document_id": "1"},
         {"content": "b", "metadata": {"document_title": "B"}, "similarity_score": 1},
     )
-    documents = read_documents(body, "al/notes")
+    documents = read_documents(body, "al/notes", 10)
     assert documents == [Document("A", "a", 0.25, None, "al/notes"), Document("B", "b", 1.0, None, "al/notes")]
 
 
@@ -99,7 +98,7 @@ def test_a_score_that_is_no_number_counts_nothing(score: Any, counted: float) ->
 
 def test_a_number_out_of_range_counts_nothing() -> None:
     body = b'{"references":{"documents":[{"content":"c","similarity_score":1e999}]}}'
-    assert read_documents(body, "s") == [Document("", "c", 0.0, None, "s")]
+    assert read_documents(body, "s", 10) == [Document("", "c", 0.0, None, "s")]
 
 
 @pytest.mark.parametrize("content", [None, 5, [], {}, True])
@@ -115,7 +114,10 @@ def test_items_that_are_no_objects_are_skipped() -> None:
 def test_half_a_character_is_replaced_and_spoils_nothing() -> None:
     items = '[{"content":"a\\ud83d","metadata":{"title":"\\ude00b"}},{"content":"😀"}]'
     body = '{"references":{"documents":' + items + "}}"
-    assert [(one.title, one.text) for one in read_documents(body.encode(), "s")] == [("\ufffdb", "a\ufffd"), ("", "😀")]
+    assert [(one.title, one.text) for one in read_documents(body.encode(), "s", 10)] == [
+        ("\ufffdb", "a\ufffd"),
+        ("", "😀"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_half_a_character_is_replaced_and_spoils_nothing() -> None:
      b'{"references":{"documents":[]}}', b'{"summary":{"message":[1]},"references":{"cost":NaN}}'],
 )  # fmt: skip
 def test_no_references_are_no_documents(body: bytes) -> None:
-    assert read_documents(body, "s") == []
+    assert read_documents(body, "s", 10) == []
 
 
 @pytest.mark.parametrize(
@@ -134,22 +136,23 @@ def test_no_references_are_no_documents(body: bytes) -> None:
 )  # fmt: skip
 def test_what_is_no_reply_is_an_error(body: bytes) -> None:
     with pytest.raises((ValueError, RecursionError)):
-        read_documents(body, "s")
+        read_documents(body, "s", 10)
     with pytest.raises((ValueError, RecursionError)):
         read_answer(body)
 
 
-def test_a_reply_of_far_too_many_documents_is_an_error() -> None:
-    assert len(found(*[{}] * MAX_DOCUMENTS)) == MAX_DOCUMENTS
-    items: list[Any] = [{}, 1]
-    for item in items:
-        with pytest.raises(ValueError, match="documents"):
-            found(*[item] * (MAX_DOCUMENTS + 1))
+def test_of_more_documents_than_were_asked_for_the_rest_is_counted_and_not_decoded() -> None:
+    items: list[Any] = [None, *({"content": str(number)} for number in range(20_000)), {"content": []}]
+    found = read_documents(references(*items), "s", 3)
+    assert ([one.text for one in found], found.left_out) == (["0", "1", "2"], 19_998)
+    lenient = read_documents(references(*items, float("nan")), "s", 3)
+    assert ([one.text for one in lenient], lenient.left_out) == (["0", "1", "2"], 19_999)
+    assert read_documents(references(*items[:4]), "s", 3).left_out == 0
 
 
 def test_a_large_reply_of_tiny_values_is_not_decoded() -> None:
     with pytest.raises(ValueError, match="too many values"):
-        read_documents(b'{"x":[' + b"[]," * 400_000 + b"[]]}", "s")
+        read_documents(b'{"x":[' + b"[]," * 400_000 + b"[]]}", "s", 10)
     assert found({"content": "word, " * 200_000})[0][1] == "word, " * 200_000
 
 

@@ -4,7 +4,7 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from lockgate.backends.endpoints import Endpoint
 from lockgate.backends.upstreams import Upstreams, open_upstreams
 from lockgate.errors import BrokeProtocol, Rejected, Unavailable, UpstreamError
 from lockgate.gate.values import Document, Frame, Message
+from lockgate.index.hits import FoundDocuments
 from lockgate.interfaces import DataSource, Model
 from tests.contracts.http_peers import (
     Exchange,
@@ -61,11 +62,11 @@ async def open_both(script: Script) -> AsyncIterator[tuple[Peer, Upstreams]]:
         yield peer, upstreams
 
 
-async def search(script: Script, **changes: Any) -> list[Document]:
+async def search(script: Script, **changes: Any) -> Sequence[Document]:
     """What a source finds that follows a script."""
     async with open_both(script) as (peer, upstreams):
         source = upstreams.source(endpoint(peer, **changes), "c-1", 0.5)
-        return list(await source.search("q", 5))
+        return await source.search("q", 5)
 
 
 async def generate(model: Model, params: dict[str, Any]) -> tuple[list[list[Frame]], UpstreamError | None]:
@@ -157,9 +158,11 @@ async def test_every_token_reaches_its_own_endpoint_only() -> None:
         assert received.json.get("transaction_token") == (f"x{number}" if own else None)
 
 
-async def test_documents_are_not_cut_to_the_limit() -> None:
+async def test_documents_are_cut_to_the_limit_and_the_others_counted() -> None:
     many = {"references": {"documents": [{"content": str(n)} for n in range(9)]}}
-    assert len(await search(reply_json(many))) == 9
+    found = await search(reply_json(many))
+    assert isinstance(found, FoundDocuments)
+    assert (len(found), found.left_out) == (5, 4)
 
 
 @pytest.mark.parametrize(

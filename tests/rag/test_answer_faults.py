@@ -20,7 +20,7 @@ from lockgate.gate.values import (
 )
 from lockgate.guard.policy import Chunking, Policy
 from lockgate.rag.answer import Step, answer
-from lockgate.rag.sources import Status
+from lockgate.rag.sources import Bounds, Status
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
 from tests.lane_plans import plan_lanes
 from tests.rag.questions import (
@@ -68,19 +68,44 @@ async def test_a_detector_with_a_time_out_of_its_own_is_not_taken_for_ours() -> 
         await run(ask(ScriptedModel(["x"]), guarding=Policy(input=[late])))
 
 
-async def test_documents_that_are_too_long_together_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    long = ScriptedDataSource([Document("Long", "x" * 60, 0.5)])
-    monkeypatch.setattr("lockgate.rag.sources.MAX_CHARS", 100)
-    _, outcome = await run(ask(ScriptedModel(["x"]), long, long))
-    assert sorted(one.status for one in outcome.retrievals) == [Status.ERROR, Status.SUCCESS]
-    assert len(outcome.documents) == 1
+class BoundlessSource(ScriptedDataSource):
+    """Sends all of its documents; the limit does not count."""
+
+    async def search(self, question: str, limit: int) -> Sequence[Document]:
+        return await super().search(question, 1_000_000)
 
 
-async def test_a_document_that_is_too_long_to_be_read_is_not_used() -> None:
+async def test_more_documents_than_were_asked_for_are_left_out_and_counted() -> None:
+    many = BoundlessSource([Document(f"D{number}", "x", 0.5) for number in range(10_000)])
+    _, outcome = await run(ask(ScriptedModel(["x"]), many, top_k=2))
+    assert [one.title for one in outcome.documents] == ["D0", "D1"]
+    assert [(one.retrieved, one.left_out, one.cut) for one in outcome.retrievals] == [(2, 9_998, 0)]
+
+
+async def test_documents_are_cut_to_the_bounds_of_document_source_and_question() -> None:
+    long = ScriptedDataSource([Document("Tü", "ü" * 60, 0.5)] * 3)
+    _, outcome = await run(ask(ScriptedModel(["x"]), long, bounds=Bounds(50, 120, 1000)))
+    assert [one.text for one in outcome.documents] == ["ü" * 23, "ü" * 23, "ü" * 9]
+    assert [(one.retrieved, one.left_out, one.cut) for one in outcome.retrievals] == [(3, 0, 3)]
+    _, outcome = await run(ask(ScriptedModel(["x"]), long, long, bounds=Bounds(50, 100, 150)))
+    assert sorted((one.retrieved, one.left_out, one.cut) for one in outcome.retrievals) == [(1, 2, 1), (2, 1, 2)]
+    assert {one.status for one in outcome.retrievals} == {Status.SUCCESS}
+
+
+async def test_a_title_counts_as_a_part_of_its_document() -> None:
+    odd = ScriptedDataSource([Document("T" * 60, "x" * 60, 0.5)])
+    _, outcome = await run(ask(ScriptedModel(["x"]), odd, bounds=Bounds(50, 1000, 1000)))
+    assert (outcome.documents, outcome.retrievals[0].left_out) == ([], 1)
+    _, outcome = await run(ask(ScriptedModel(["x"]), odd, bounds=Bounds(100, 1000, 1000)))
+    assert [(len(one.title), len(one.text)) for one in outcome.documents] == [(60, 40)]
+
+
+async def test_a_document_that_is_too_long_to_be_read_is_cut_and_all_of_the_rest_is_read() -> None:
     guarding = Policy(documents=[word_guard("w", "zzz")], max_chars=50)
     long = ScriptedDataSource([Document("Long", "x" * 60, 0.5)])
     _, outcome = await run(ask(ScriptedModel(["x"]), long, ScriptedDataSource([NOTES]), guarding=guarding))
-    assert [one.status for one in outcome.retrievals] == [Status.ERROR, Status.SUCCESS]
+    assert [(one.status, one.cut) for one in outcome.retrievals] == [(Status.SUCCESS, 1), (Status.SUCCESS, 0)]
+    assert [len(one.text) for one in outcome.documents] == [len(NOTES.text), 46]
     assert outcome.receipt.list_reads()[0].is_covered
 
 

@@ -117,12 +117,14 @@ class AnswerSource(msgspec.Struct):
 
 
 class AnswerRetrieval(msgspec.Struct):
-    """How the query of one source ended."""
+    """How the query of one source ended. `documents_left_out`: sent beyond those asked for, or beyond the limits."""
 
     path: str
     documents_retrieved: int
     status: Literal["success", "error", "timeout"]
     error_message: str | None
+    documents_left_out: int | msgspec.UnsetType = msgspec.UNSET
+    documents_cut: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class AnswerTimes(msgspec.Struct):
@@ -370,6 +372,16 @@ def _event(name: bytes, body: Mapping[str, Any]) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name, _encode(body))
 
 
+def _describe_retrieval(one: Retrieval) -> dict[str, Any]:
+    body: dict[str, Any] = {"path": one.path, "documents_retrieved": one.retrieved, "status": one.status.value}
+    body["error_message"] = one.error
+    if one.left_out:
+        body["documents_left_out"] = one.left_out
+    if one.cut:
+        body["documents_cut"] = one.cut
+    return body
+
+
 def _describe_source(one: Retrieval, details: AnswerDetails) -> dict[str, Any]:
     body: dict[str, Any] = {"path": one.path, "status": one.status.value, "documents": one.retrieved}
     if details.is_guarded:
@@ -384,15 +396,7 @@ def _build_outcome(outcome: AnswerResult, retrievals: Iterable[Retrieval], detai
     named = name_documents(outcome.retrievals)
     body: dict[str, Any] = {
         "sources": {title: {"slug": one.source, "content": one.text} for title, one in named.items()},
-        "retrieval_info": [
-            {
-                "path": one.path,
-                "documents_retrieved": one.retrieved,
-                "status": one.status.value,
-                "error_message": one.error,
-            }
-            for one in retrievals
-        ],
+        "retrieval_info": [_describe_retrieval(one) for one in retrievals],
         "metadata": {
             "retrieval_time_ms": outcome.retrieval_ms,
             "generation_time_ms": outcome.generation_ms,

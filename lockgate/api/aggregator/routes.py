@@ -31,7 +31,7 @@ from lockgate.guard.policy import NO_POLICY, Policy
 from lockgate.guard.request import to_check_failed
 from lockgate.policy_resolver import Surface
 from lockgate.rag.answer import AnswerResult, GroundedQuestion, Limits, RetrievalStarted, SendStep, Step, Token, answer
-from lockgate.rag.sources import NamedSource
+from lockgate.rag.sources import Bounds, NamedSource
 from lockgate.server.exchange import Exchange
 
 _SECTIONS = ("input", "documents", "output", "grounding")
@@ -48,6 +48,8 @@ class ChatRoutes:
         self._answering = Answering(gateway)
         self._settings = settings = gateway.settings.aggregator
         self._surface = _build_surface(gateway)
+        limits = gateway.settings.limits
+        self._bounds = Bounds(limits.document_bytes, limits.source_bytes, limits.question_bytes)
         self._limits = Limits(settings.retrieval_timeout_s, settings.generation_timeout_s, settings.total_timeout_s)
 
     async def answer_whole(self, exchange: Exchange) -> None:
@@ -140,6 +142,7 @@ class ChatRoutes:
             guarding=await self._guard(exchange, request.detectors, request.model),
             finds_citations=request.citations,
             trace=None if exchange.reply.tracer is None else exchange.reply.tracer.trace,
+            bounds=self._bounds,
         )
 
     def _plan(self, guards: Sequence[ActiveGuard], *, is_stream: bool) -> LanePlan:
