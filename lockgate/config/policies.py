@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from lockgate.config import kinds
 from lockgate.config.draft import INVALID, Draft, check_named, read_fields, read_value
 from lockgate.config.kinds import empty_map
+from lockgate.config.policy_keys import LANES, PolicyKeys
 from lockgate.config.refs import check_segment
 from lockgate.config.schema import Path
-from lockgate.config.settings import LANES, DetectorSettings, Grounding, PolicyKeys
+from lockgate.config.settings import DetectorSettings, Grounding
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 from lockgate.gate.verdicts import (
     DOCUMENT_WORDS,

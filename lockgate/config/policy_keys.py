@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keys of a policy in the config file, each with its default and help text."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from lockgate.config import kinds
+from lockgate.config.kinds import option
+from lockgate.gate.verdicts import TEXT_WORDS
+
+LANES = ("content", "reasoning", "tool_arguments")  # the texts of a model's answer, each with a separate gate
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PolicyKeys:
+    """One policy as it is in the file; `lockgate.config.policies` makes a PolicySettings from it."""
+
+    mode: str = option(
+        kinds.choice("enforce", "shadow"),
+        "shadow: detectors read and report everything, and nothing is changed",
+        "enforce",
+    )
+    input: Mapping[str, Any] = option(kinds.MAP, "detectors of the user's text, by id", dict, "{}")
+    documents: Mapping[str, Any] = option(kinds.MAP, "detectors of retrieved documents, by id", dict, "{}")
+    output: Mapping[str, Any] = option(kinds.MAP, "detectors of the model's answer, by id", dict, "{}")
+    grounding: Mapping[str, Any] = option(kinds.MAP, "detectors that compare answer and documents, by id", dict, "{}")
+    on_finding: str | Mapping[str, Any] = option(
+        kinds.word_or_map(*TEXT_WORDS),
+        "what happens to text with a finding; a map has a word for each of `input`, `documents`, `output`, `grounding`",
+        "annotate",
+    )
+    mask_with: str = option(
+        kinds.choice("block", "label", "pseudonym"),
+        "what replaces masked text: `█` for each character, its kind as in `[EMAIL]`, or a made-up name",
+        "block",
+    )
+    lanes: tuple[str, ...] = option(
+        kinds.words_of(*LANES), "parts of the model's answer that detectors read; the others leave unread", LANES[:2],
+        "[content, reasoning]",
+    )  # fmt: skip
+    fallback: str = option(kinds.TEXT, "text that replaces withheld text", "This answer was withheld.")
+    on_detector_failure: str = option(
+        kinds.choice("fail", "pass"), "pass: when a detector fails, text leaves unread, with a warning", "fail"
+    )
+    speculative: bool = option(
+        kinds.BOOLEAN, "the model starts while detectors read `input`; nothing leaves before they end", False
+    )
