@@ -5,7 +5,7 @@ Replies are read leniently: documents and answers, whole or as server-sent event
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -78,29 +78,21 @@ def read_documents(body: bytes, source: str, limit: int) -> FoundDocuments:
         reply = _decode_reply(body)
     except ValueError:
         return _read_leniently(body, source, limit)
-    items = reply.references.documents or [] if reply.references is not None else []
-    return _read_first(items, limit, partial(_read_raw, source=source))
-
-
-def _read_first(items: Sequence[Any], limit: int, read: Callable[[Any], Document | None]) -> FoundDocuments:
-    """Decodes items until there are enough documents; items that are no objects do not count."""
-    documents: list[Document] = []
-    for place, item in enumerate(items):
-        if len(documents) == limit:
-            return FoundDocuments(documents, len(items) - place)
-        if (document := read(item)) is not None:
-            documents.append(document)
-    return FoundDocuments(documents, 0)
-
-
-def _read_raw(raw: msgspec.Raw, source: str) -> Document | None:
-    try:
-        item = _decode_item(raw)
-    except ValueError:
-        return _read_item(decode_any(bytes(raw)), source)
-    titles = item.metadata or _NO_TITLES
-    title = _to_title(titles.title) or _to_title(titles.document_title)
-    return Document(title, item.content or "", item.similarity_score or 0.0, None, source)
+    items = reply.references.documents or () if reply.references is not None else ()
+    found = FoundDocuments()
+    for place, raw in enumerate(items):
+        if len(found) == limit:
+            found.left_out = len(items) - place
+            break
+        try:
+            item = _decode_item(raw)
+        except ValueError:
+            found += _read_item(decode_any(bytes(raw)), source)
+            continue
+        titles = item.metadata or _NO_TITLES
+        title = _to_title(titles.title) or _to_title(titles.document_title)
+        found.append(Document(title, item.content or "", item.similarity_score or 0.0, None, source))
+    return found
 
 
 def read_answer(body: bytes) -> ModelAnswer:
@@ -131,7 +123,13 @@ def _read_leniently(body: bytes, source: str, limit: int) -> FoundDocuments:
     items = None if references is None else _find(references, "documents")
     if not isinstance(items, list | None):
         raise ValueError("there are no documents in it")
-    return _read_first(items or [], limit, partial(_read_item, source=source))
+    found = FoundDocuments()
+    for place, item in enumerate(items or ()):
+        if len(found) == limit:
+            found.left_out = len(items or ()) - place
+            break
+        found += _read_item(item, source)
+    return found
 
 
 def _find(value: object, key: str) -> object:
@@ -140,15 +138,16 @@ def _find(value: object, key: str) -> object:
     return value.get(key)
 
 
-def _read_item(item: object, source: str) -> Document | None:
+def _read_item(item: object, source: str) -> list[Document]:
+    """Returns the document of an item, none if it is no object."""
     if not isinstance(item, dict):
-        return None
+        return []
     content, metadata = item.get("content"), item.get("metadata")
     titles = metadata if isinstance(metadata, dict) else {}
     title = _to_title(titles.get("title")) or _to_title(titles.get("document_title"))
     text = content if isinstance(content, str) else ""
     score = item.get("similarity_score")
-    return Document(mend(title), mend(text), float(score) if is_number(score) else 0.0, None, source)
+    return [Document(mend(title), mend(text), float(score) if is_number(score) else 0.0, None, source)]
 
 
 def _to_title(value: object) -> str:

@@ -222,10 +222,11 @@ class _LocalSource:
     async def search(self, question: str, limit: int) -> Sequence[Document]:
         """Returns the documents that the source finds."""
         found = await self._source.search(question, limit)
-        named = [one._replace(source=self._path) for one in found]
+        named = FoundDocuments([one._replace(source=self._path) for one in found])
         threshold = self._threshold
         if threshold is None:
-            return FoundDocuments(named, found.left_out) if isinstance(found, FoundDocuments) else named
+            named.left_out = found.left_out if isinstance(found, FoundDocuments) else 0
+            return named
         near = [(one, find_similarity(one)) for one in named]
         return [
             one if similarity is None else one._replace(score=similarity)

@@ -7,7 +7,7 @@ third of the question's weight; rare words weigh more. Without a search by meani
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from lockgate.gate.values import Document
@@ -32,9 +32,7 @@ class Hit(NamedTuple):
 class FoundDocuments(list[Document]):
     """The documents of a source, the best first; `left_out` counts those that it sent beyond the limit."""
 
-    def __init__(self, documents: Iterable[Document], left_out: int) -> None:
-        super().__init__(documents)
-        self.left_out = left_out
+    left_out = 0
 
 
 class Spread(NamedTuple):

@@ -115,25 +115,22 @@ class DocumentReader:
     async def ask(self, path: str, search: Search, limit: int, until: float) -> Retrieval:
         """Runs a search until that time of the loop's clock; returns at most `limit` documents that may be used."""
         retrieval = await _query(path, search, limit, until)
-        if retrieval.documents:
-            retrieval = self._bound(retrieval)
-        return await self._inspect(retrieval) if self._guards and retrieval.documents else retrieval
-
-    def _bound(self, retrieval: Retrieval) -> Retrieval:
-        """Returns the retrieval with documents cut to the bounds; those beyond the bounds are left out."""
-        room = min(self._bounds.source, self._remaining)
+        room = most = min(self._bounds.source, self._remaining)
         kept: list[Document] = []
         cut = 0
         for document in retrieval.documents:
-            whole = _cut(document, min(self._bounds.document, room))
-            if whole is None:
-                break
-            cut += whole is not document
-            kept.append(whole)
-            room -= _count_bytes(whole.title) + _count_bytes(whole.text)
-        self._remaining -= min(self._bounds.source, self._remaining) - room
+            size = len(f"{document.title}{document.text}".encode("utf-8", "surrogatepass"))
+            if size > min(self._bounds.document, room):
+                shortened = _cut(document, min(self._bounds.document, room))
+                if shortened is None:
+                    break
+                document, size, cut = shortened, min(self._bounds.document, room), cut + 1
+            kept.append(document)
+            room -= size
+        self._remaining -= most - room
         left_out = retrieval.left_out + len(retrieval.documents) - len(kept)
-        return retrieval._replace(documents=tuple(kept), retrieved=len(kept), left_out=left_out, cut=cut)
+        retrieval = retrieval._replace(documents=tuple(kept), retrieved=len(kept), left_out=left_out, cut=cut)
+        return await self._inspect(retrieval) if self._guards and kept else retrieval
 
     def note_used(self, documents: Iterable[Document]) -> None:
         """Records that these documents go to the model."""
@@ -200,23 +197,9 @@ def _build_inspected(document: Document, found: Sequence[Detection], verdict: Ve
 
 def _cut(document: Document, room: int) -> Document | None:
     """Returns the document with at most `room` bytes, or None if there is no room for its text."""
-    if 4 * (len(document.title) + len(document.text)) <= room:  # the common case
-        return document
-    title = _cut_text(document.title, room)
-    text = _cut_text(document.text, room - _count_bytes(title))
-    if len(title) == len(document.title) and len(text) == len(document.text):
-        return document
-    return document._replace(title=title, text=text) if text else None
-
-
-def _cut_text(text: str, room: int) -> str:
-    if text.isascii():
-        return text[: max(room, 0)]
-    return text.encode("utf-8", "surrogatepass")[: max(room, 0)].decode("utf-8", "ignore")
-
-
-def _count_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    title, text = (one.encode("utf-8", "surrogatepass") for one in (document.title, document.text))
+    kept = text[: max(room - len(title), 0)].decode("utf-8", "ignore")
+    return document._replace(text=kept) if kept else None
 
 
 def _read_text(document: Document) -> str:
@@ -266,9 +249,14 @@ async def find_documents(
     if not scope.sources:
         return ()
     limit = scope.passages
-    searches = [(one.path, partial(_search, one, query, limit)) for one in scope.sources]
+    searches: list[Callable[[], Awaitable[Retrieval]]] = []
+    for path, source in scope.sources:
+        search: Search = partial(source.search, query.question, limit)
+        if isinstance(source, HybridSource):
+            search = partial(source.search_both, query, limit)
+        searches.append(partial(reader.ask, path, search, limit, until))
     try:
-        retrievals = await run_together([partial(reader.ask, *one, limit, until) for one in searches], len(searches))
+        retrievals = await run_together(searches, len(searches))
     except UpstreamError as error:  # of a detector: failures of sources are in the retrievals
         raise to_check_failed(error) from error
     kept = [retrieval.documents for retrieval in retrievals]
@@ -281,12 +269,6 @@ async def find_documents(
         documents = tuple(kept[source][place] for (source, place), _ in fuse(ranked, scope.passages))
     reader.note_used(documents)
     return documents
-
-
-async def _search(named: NamedSource, query: Query, limit: int) -> Sequence[Document]:
-    if isinstance(named.source, HybridSource):
-        return await named.source.search_both(query, limit)
-    return await named.source.search(query.question, limit)
 
 
 def _is_near(document: Document, min_similarity: float) -> bool:

@@ -85,7 +85,7 @@ async def test_more_documents_than_were_asked_for_are_left_out_and_counted() -> 
 async def test_documents_are_cut_to_the_bounds_of_document_source_and_question() -> None:
     long = ScriptedDataSource([Document("Tü", "ü" * 60, 0.5)] * 3)
     _, outcome = await run(ask(ScriptedModel(["x"]), long, bounds=Bounds(50, 120, 1000)))
-    assert [one.text for one in outcome.documents] == ["ü" * 23, "ü" * 23, "ü" * 9]
+    assert [one.text for one in outcome.documents] == ["ü" * 23, "ü" * 23, "ü" * 8]
     assert [(one.retrieved, one.left_out, one.cut) for one in outcome.retrievals] == [(3, 0, 3)]
     _, outcome = await run(ask(ScriptedModel(["x"]), long, long, bounds=Bounds(50, 100, 150)))
     assert sorted((one.retrieved, one.left_out, one.cut) for one in outcome.retrievals) == [(1, 2, 1), (2, 1, 2)]
