@@ -249,7 +249,8 @@ class _Opener:
                     except RequestError as error:
                         key = f"policies.{policy.name}.{section}.{name}"
                         words = error.message.removeprefix(f"detector request failed for `{name}`: ")
-                        words += "; besides, a policy gives a detector `threshold`, `on_finding`, `on_detector_failure`"
+                        words += "; besides, a policy gives a detector `threshold`, `on_finding`, "
+                        words += "`on_detector_failure`, `max_hold_ms`"
                         self.faults.append(ConfigError(words, source=self._settings.source, key=key))
 
     async def _call(self, name: str, opening: AbstractAsyncContextManager[Any], key: str) -> Any:

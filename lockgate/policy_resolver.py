@@ -119,7 +119,8 @@ class PolicyResolver:
                 rules = replace(rules, whole_text_holds=True)
             with surface.blame(section):
                 chosen = choose(self.guards, named, rules, headers)
-            selected[section] = apply_failure_policy(chosen, partial(policy.passes, section))
+            passes, max_hold_s = partial(policy.passes, section), partial(policy.max_hold_s, section)
+            selected[section] = apply_failure_policy(chosen, passes, max_hold_s)
         for_output, for_grounding = policy.measures("output"), policy.measures("grounding")
         comparing = {one.guard.id: for_grounding.of(one.guard.id) for one in selected["grounding"].reviews}
         own_input = requested.get("input", {}) if surface.refuses_input else {}

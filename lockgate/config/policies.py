@@ -37,7 +37,7 @@ SECTION_TYPES = {
 }
 _DOCUMENTS_BY_TEXT = {word: word if word in DOCUMENT_WORDS else "drop" for word in TEXT_WORDS} | {"annotate": "flag"}
 _SECTION_WORDS = {section: tuple(DOCUMENT_WORDS if section == "documents" else TEXT_WORDS) for section in SECTION_TYPES}
-_ON_FINDING, _ON_FAILURE = "on_finding", "on_detector_failure"
+_ON_FINDING, _ON_FAILURE, _MAX_HOLD = "on_finding", "on_detector_failure", "max_hold_ms"
 _FAILURE_WORDS = ("fail", "pass")
 
 
@@ -61,6 +61,7 @@ class PolicySettings:
     passes_failures: bool = False
     own_actions: Mapping[str, Mapping[str, Action | DocumentAction]] = dataclasses.field(default_factory=empty_map)
     own_failures: Mapping[str, Mapping[str, bool]] = dataclasses.field(default_factory=empty_map)
+    own_limits: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=empty_map)  # max_hold_ms
     is_shadow: bool = False
     mask_with: MaskWith = MaskWith.BLOCK
     lanes: tuple[str, ...] = PolicyKeys().lanes
@@ -77,6 +78,11 @@ class PolicySettings:
     def passes(self, section: str, detector_id: str) -> bool:
         """Return whether text may leave when this detector fails."""
         return self.own_failures.get(section, {}).get(detector_id, self.passes_failures)
+
+    def max_hold_s(self, section: str, detector_id: str) -> float | None:
+        """Return how long this detector may hold a text; None without a limit."""
+        limit = self.own_limits.get(section, {}).get(detector_id)
+        return None if limit is None else limit / 1000
 
     def actions(self) -> dict[str, str]:
         """Return the action of each section that has detectors, as the settings write it."""
@@ -104,11 +110,13 @@ class PolicySettings:
 
     def _as_section(self, section: str) -> dict[str, Any]:
         own, failures = self.own_actions.get(section, {}), self.own_failures.get(section, {})
+        limits = self.own_limits.get(section, {})
         return {
             name: {
                 **params,
                 **({_ON_FINDING: self.action(section, name)} if name in own else {}),
                 **({_ON_FAILURE: _FAILURE_WORDS[failures[name]]} if name in failures else {}),
+                **({_MAX_HOLD: limits[name]} if name in limits else {}),
             }
             for name, params in getattr(self, section).items()
         }
@@ -177,6 +185,7 @@ def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -
         passes_failures=keys.on_detector_failure == "pass",
         own_actions=_collect(entries, lambda section, one: _as_action(section, one.on_finding)),
         own_failures=_collect(entries, lambda _, one: None if one.on_failure is None else one.on_failure == "pass"),
+        own_limits=_collect(entries, lambda _, one: one.max_hold_ms),
         is_shadow=keys.mode == "shadow",
         mask_with=MaskWith(keys.mask_with),
         lanes=tuple(lane for lane in LANES if lane in keys.lanes),
@@ -193,6 +202,7 @@ class _DetectorEntry(NamedTuple):
     params: Mapping[str, Any]
     on_finding: str | None = None
     on_failure: str | None = None
+    max_hold_ms: int | None = None
 
 
 def _as_action(section: str, word: str | None) -> Action | DocumentAction | None:
@@ -239,13 +249,10 @@ def _read_entry(draft: Draft, value: object, path: Path) -> _DetectorEntry:
         if threshold is not INVALID and threshold > 1:
             draft.warn(f"{'.'.join((*path, 'threshold'))} is above 1, so nothing is reported: scores are at most 1")
     words = {_ON_FINDING: _SECTION_WORDS[path[-2]], _ON_FAILURE: _FAILURE_WORDS}
-    own = {
-        key: read_value(draft, kinds.choice(*allowed), params.pop(key), (*path, key))
-        for key, allowed in words.items()
-        if key in params
-    }
+    known = {key: kinds.choice(*allowed) for key, allowed in words.items()} | {_MAX_HOLD: kinds.POSITIVE}
+    own = {key: read_value(draft, kind, params.pop(key), (*path, key)) for key, kind in known.items() if key in params}
     valid = {key: word for key, word in own.items() if word is not INVALID}
-    return _DetectorEntry(MappingProxyType(params), valid.get(_ON_FINDING), valid.get(_ON_FAILURE))
+    return _DetectorEntry(MappingProxyType(params), *[valid.get(key) for key in known])
 
 
 def _read_actions(draft: Draft, keys: PolicyKeys, path: Path) -> dict[str, str]:

@@ -66,11 +66,12 @@ class Lane:
 
     __slots__ = (
         "_check_at", "_chunker_of", "_claims", "_gate", "_input", "_log", "_open", "_plan", "_trim_at", "aligners",
-        "batcher", "is_finished", "is_source_open",
+        "batcher", "choice", "is_finished", "is_source_open",
     )  # fmt: skip
 
     def __init__(self, plan: LanePlan, choice: int = 0) -> None:
         self._plan = plan
+        self.choice = choice
         self._input = ChunkerInput()
         self.aligners = {
             name: ChunkAligner(name, self._input, is_whole=plan.is_whole, reads_empty=plan.reads_empty)

@@ -73,7 +73,7 @@ class ActiveGuard:
     """A guard chosen for requests. `passes`: if it fails, text that it has not read may leave.
 
     `on_failure` handles a failure of its chunker and returns whether the text may pass unread. `params` are the
-    parameters that the reading accepted.
+    parameters that the reading accepted. `max_hold_s`: how long it may hold a text.
     """
 
     guard: Guard
@@ -83,6 +83,7 @@ class ActiveGuard:
     passes: bool = False
     on_failure: FailureHandler | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
+    max_hold_s: float | None = None
 
     def bind(self, headers: Headers) -> "ActiveGuard":
         """Returns the guard with a reading for one request."""
@@ -98,6 +99,7 @@ class ActiveReview:
     threshold: float
     passes: bool = False
     params: Mapping[str, Any] = field(default_factory=dict)
+    max_hold_s: float | None = None
 
     def bind(self, headers: Headers) -> "ActiveReview":
         """Returns the reviewer with a review for one request."""
@@ -175,12 +177,15 @@ def last_text(subject: Subject) -> str:
     return subject.text if isinstance(subject, Generated) else subject.content
 
 
-def apply_failure_policy(chosen: ChosenDetectors, passes: Callable[[str], bool]) -> ChosenDetectors:
-    """Returns the detectors with `passes` set by their ids."""
-    return ChosenDetectors(
-        tuple([replace(one, passes=passes(one.guard.id)) for one in chosen.contents]),
-        tuple([replace(one, passes=passes(one.guard.id)) for one in chosen.reviews]),
-    )
+def apply_failure_policy(
+    chosen: ChosenDetectors, passes: Callable[[str], bool], max_hold_s: Callable[[str], float | None]
+) -> ChosenDetectors:
+    """Returns the detectors with `passes` and `max_hold_s` set by their ids."""
+
+    def apply(one: Any) -> Any:
+        return replace(one, passes=passes(one.guard.id), max_hold_s=max_hold_s(one.guard.id))
+
+    return ChosenDetectors(tuple(map(apply, chosen.contents)), tuple(map(apply, chosen.reviews)))
 
 
 def check_thresholds(requested: Mapping[str, Mapping[str, Any]]) -> None:

@@ -19,6 +19,7 @@ from lockgate.gate.receipts import Receipt, RequestPart
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
 from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, FailureHandler, Guard, last_text, to_invalid_request
+from lockgate.guard.hold_limits import LimitedReview
 from lockgate.interfaces import Chunker, Headers, InPlaceChunker, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
 from lockgate.telemetry import LogEvent, count_detections, log_event, name_causes
@@ -87,7 +88,9 @@ class Meter:
         """Returns the reviewers wrapped in the same way."""
         if not self.is_on:
             return tuple(reviews)
-        return tuple([replace(one, review=_MeteredReview(self._open_record(one, part), one.review)) for one in reviews])
+        return tuple(
+            [replace(one, review=_MeteredReview(self._open_record(one, part), _limit(one))) for one in reviews]
+        )
 
     def note_findings(self, found: Sequence[Detection], measures: Measures, part: RequestPart) -> None:
         """Counts the findings in the metrics, and records them and their actions on the receipt."""
@@ -265,7 +268,12 @@ def _ground(
     own = one.guard
     cutter = chunking if own.chunker is None or own.reads_whole_text else Chunking(own.chunker_id, own.chunker)
     guard = Guard(own.id, TEXT_CONTENTS, own.detector, cutter.id, cutter.chunker, own.default_threshold)
-    return ActiveGuard(guard, _Grounding(own.id, one.review, documents, max_open), one.threshold, holds, one.passes)
+    reading = _Grounding(own.id, one.review, documents, max_open)
+    return ActiveGuard(guard, reading, one.threshold, holds, one.passes, max_hold_s=one.max_hold_s)
+
+
+def _limit(one: ActiveReview) -> Review:
+    return one.review if one.max_hold_s is None else LimitedReview(one.guard.id, one.review, one.max_hold_s)
 
 
 class _DetectorRecord(NamedTuple):

@@ -25,6 +25,7 @@ from lockgate.gate.lanes import Lane, LanePlan, Lanes, Outcome
 from lockgate.gate.release import Release
 from lockgate.gate.values import Chunk, Detection, Frame
 from lockgate.guard.detectors import ActiveGuard, FailureHandler, to_invalid_request
+from lockgate.guard.hold_limits import HoldLimits
 from lockgate.interfaces import ChunkMachine
 from lockgate.task_groups import raise_first, run_together
 from lockgate.telemetry import observe_held
@@ -137,6 +138,8 @@ class _GuardedStream:
         # Each detector gets a whole text in one request, so permits are needed only if there are many detectors.
         limits_readings = plan.is_whole and len(plan.detectors) > plan.max_open
         self._permits = asyncio.Semaphore(plan.max_open) if limits_readings else None
+        limited = [active for active in guards if active.max_hold_s is not None]
+        self._limits = HoldLimits(limited, self._permits) if limited else None
         self._reader_wakes = asyncio.Event()
         self._progress = asyncio.Event()
         self._chunkers_wake = asyncio.Event()
@@ -225,6 +228,8 @@ class _GuardedStream:
         frames = self._feed(lane, name)
         async with aclosing(frames), aclosing(self._chunkers[name].stream(frames)) as chunks:
             async for chunk in chunks:
+                if self._limits is not None:
+                    self._limits.note_chunk(name, lane.choice, chunk)
                 self._apply(lane.place(name, chunk))
                 while lane.batcher.has_backlog(name):
                     await self._wait_for_progress()
@@ -297,6 +302,8 @@ class _GuardedStream:
             is_long = len(text) > _TURN_CHARS
             for start in range(0, len(text) or 1, _TURN_CHARS):
                 for chunk in machine.feed(text[start : start + _TURN_CHARS]):
+                    if self._limits is not None:
+                        self._limits.note_chunk(name, lane.choice, chunk)
                     self._apply(lane.place(name, chunk))
                 if is_long:
                     await asyncio.sleep(0)
@@ -304,6 +311,8 @@ class _GuardedStream:
         if not lane.is_source_open:
             chunking.is_done = True
             for chunk in machine.finish():
+                if self._limits is not None:
+                    self._limits.note_chunk(name, lane.choice, chunk)
                 self._apply(lane.place(name, chunk))
             self._apply(lane.end_chunker(name))
 
@@ -312,11 +321,15 @@ class _GuardedStream:
         while requests:
             if len(self._outbox) >= _MAX_WAITING and not self._plan.is_whole:
                 await self._wait_for_progress()
+                if self._limits is not None:
+                    self._limits.restart()
                 continue  # another worker may have taken the request
             request, since = requests.popleft()
             findings: Sequence[Sequence[Detection]] = ()
             try:
-                if self._permits is None:
+                if self._limits is not None and self._limits.holds(name):
+                    findings = await self._limits.read(request)
+                elif self._permits is None:
                     findings = await self._readings[name].read(request.excerpts)
                 else:
                     async with self._permits:
@@ -347,6 +360,8 @@ class _GuardedStream:
                 self._outbox.append(outcome)
                 self._reader_wakes.set()
             elif isinstance(outcome, DetectorRequest):
+                if self._limits is not None:
+                    self._limits.note_request(outcome)
                 self._requests[outcome.detector].append((outcome, perf_counter()))
                 if self._workers[outcome.detector] < self._plan.max_open:
                     self._workers[outcome.detector] += 1

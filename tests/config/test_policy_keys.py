@@ -171,6 +171,14 @@ def test_a_detector_has_a_word_of_its_own_for_its_failure(loader: Loader, for_al
     assert policy.input == {"pii": {}, "more": {}}
 
 
+def test_a_detector_may_have_a_limit_for_holding_a_text_that_is_no_parameter(loader: Loader) -> None:
+    policy = _policy(loader, "input: {pii: {max_hold_ms: 250, threshold: 0.7}, more: {}}, output: {pii: {}}")
+    assert policy.own_limits == {"input": {"pii": 250}}
+    assert [policy.max_hold_s("input", name) for name in ("pii", "more")] == [0.25, None]
+    assert policy.max_hold_s("output", "pii") is None
+    assert policy.input == {"pii": {"threshold": 0.7}, "more": {}}
+
+
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
@@ -190,6 +198,8 @@ def test_a_detector_has_a_word_of_its_own_for_its_failure(loader: Loader, for_al
          "output.pii.on_detector_failure: must be one of fail, pass, not `ignore`"),
         ("output: {pii: {on_detector_failure: true}}",
          "output.pii.on_detector_failure: must be one of fail, pass, not a boolean"),
+        ("output: {pii: {max_hold_ms: 0}}", "output.pii.max_hold_ms: must be at least 1"),
+        ("output: {pii: {max_hold_ms: soon}}", "output.pii.max_hold_ms: must be an integer, not a string"),
         ("output: {chat: {on_finding: mask}}",
          "output.chat: a detector of type text_chat reads the answer only when it is complete, too late to mask it: "
          "use annotate, or a detector of type text_contents"),
@@ -287,7 +297,7 @@ EVERY_KEY = """policies:
     mode: shadow
     input: {pii: {threshold: 0.8, on_finding: mask, on_detector_failure: pass}, more: {}}
     documents: {pii: {on_finding: drop}}
-    output: {pii: {on_finding: stop}, more: {on_detector_failure: pass}}
+    output: {pii: {on_finding: stop}, more: {on_detector_failure: pass, max_hold_ms: 500}}
     grounding: {context: {on_finding: annotate}}
     on_finding: {input: block, documents: mask, output: mask, grounding: mask}
     mask_with: pseudonym

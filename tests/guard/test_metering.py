@@ -168,10 +168,13 @@ async def test_a_failure_is_logged_once_for_each_detector(caplog: pytest.LogCapt
 
 def test_each_detector_has_its_own_word_for_its_failure() -> None:
     chosen = apply_failure_policy(
-        ChosenDetectors((word_guard("a", "x"), word_guard("b", "x")), (review(),)), {"a", "r"}.__contains__
+        ChosenDetectors((word_guard("a", "x"), word_guard("b", "x")), (review(),)),
+        {"a", "r"}.__contains__,
+        {"b": 0.2}.get,
     )
     assert [one.passes for one in chosen.contents] == [True, False]
     assert [one.passes for one in chosen.reviews] == [True]
+    assert [one.max_hold_s for one in chosen.contents] == [None, 0.2]
 
 
 # Chunkers that fail.

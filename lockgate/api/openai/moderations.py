@@ -269,16 +269,18 @@ class ModerationRoutes:
         """The detectors of contents, each once; its section says whether it may fail."""
         requested: dict[str, Mapping[str, Any]] = {}
         passes: dict[str, bool] = {}
+        limits: dict[str, float | None] = {}
         for section in _SECTIONS:
             for name, params in getattr(policy, section).items():
                 if name not in requested and self._gateway.guards[name].type == TEXT_CONTENTS:
                     requested[name], passes[name] = params, policy.passes(section, name)
+                    limits[name] = policy.max_hold_s(section, name)
         if not requested:
             message = f"policy `{policy.name}` has no detector of type text_contents in `input` or `output`"
             raise InvalidRequest(message, status=400)
         chosen = await self._answering.choose(requested, self._answering.rules(TEXT_CONTENTS), headers)
         foreseen = {name: self._foresee(name, params) for name, params in requested.items()}
-        return _Readers(apply_failure_policy(chosen, passes.__getitem__).contents, foreseen)
+        return _Readers(apply_failure_policy(chosen, passes.__getitem__, limits.__getitem__).contents, foreseen)
 
     async def _read(self, text: str, guards: Sequence[ActiveGuard]) -> _Readings:
         meter = Meter()
