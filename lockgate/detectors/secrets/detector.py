@@ -109,6 +109,8 @@ FORMS = _FILE.forms
 class SecretScan(Scan):
     """Matches the set of all patterns first, then each pattern that occurs."""
 
+    reads_folded = True
+
     def __init__(self) -> None:
         self._table = PatternTable(fill_pattern(form.pattern, _PARTS) for form in FORMS)
 
