@@ -70,11 +70,15 @@ def _over_each(mark: str) -> Callable[[str], str]:
     return lambda value: "".join(char + mark for char in value)
 
 
+def _replace(value: str) -> str:
+    return value.translate(_LOOKALIKES)
+
+
 def _widen(value: str) -> str:
     return "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else "\u3000" for char in value)
 
 
-TRICKS = {
+TRICKS: dict[str, Callable[[str], str]] = {
     "zero-width spaces": _after_each("\u200b"),
     "word joiners and variation selectors": _after_each("\u2060\ufe0f"),
     "soft hyphens": _after_each("\u00ad"),
@@ -82,8 +86,8 @@ TRICKS = {
     "accents": _over_each("\u0301"),
     "strokes through": _over_each("\u0336"),
     "marks of another script": _over_each("\u05b7"),
-    "look-alikes": lambda value: value.translate(_LOOKALIKES),
-    "look-alikes and joiners": lambda value: "\u200d".join(value.translate(_LOOKALIKES)),
+    "look-alikes": _replace,
+    "look-alikes and joiners": lambda value: "\u200d".join(_replace(value)),
 }
 
 
