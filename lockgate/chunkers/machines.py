@@ -84,6 +84,11 @@ class CuttingMachine(ABC):
         held = self._held
         self._held = ""
         held += text
+        # The common case, as `_take` would decide it: no place to cut in the new text, and room for more.
+        if self._gap < 0 and len(held) <= self._max_chars and not self._candidate.search(held, self._scanned):
+            self._scanned = len(held)
+            self._held = held
+            return []
         return self._take(held, is_final=False)
 
     def finish(self) -> list[Chunk]:
