@@ -9,7 +9,7 @@ LockgateError                 message, status hint
     UnknownDetector           404: no such detector
     UnknownModel              404: no backend for the model
     Unauthorized              401: the caller is not known
-    NotAllowed                403: the request asks for something that is forbidden to every caller
+    NotAllowed                403: the request asks for something that its caller may not have
     TooManyRequests           429: the caller is over its limit, try again after `retry_after_s`
     UnreadableBody            400, 413, 415: the body has the wrong type, is too large or is not JSON
     CannotEvaluate            412: an evaluation has no judge or no questions
@@ -97,7 +97,7 @@ class Unauthorized(RequestError):
 
 
 class NotAllowed(RequestError):
-    """The request asks for something that is forbidden to every caller."""
+    """The request asks for something that its caller may not have."""
 
     status = 403
 

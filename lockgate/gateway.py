@@ -5,13 +5,16 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lockgate.agent.answer import AnyAgent
 from lockgate.agent.evaluate import EvaluationSetup
 from lockgate.compat import find_rules
+from lockgate.config.access import list_requirements
 from lockgate.config.endpoint_rules import EndpointRules
+from lockgate.config.grants import AGENT_PREFIX, ANYTHING, Grant, is_under
 from lockgate.config.policies import SECTION_TYPES
 from lockgate.config.settings import (
     DetectorSettings,
@@ -30,6 +33,7 @@ from lockgate.opened_agents import (
     OpenedAgents,
     SharedContext,
     build_evaluation,
+    list_required,
 )
 from lockgate.plugins import open_plugin, place_fault
 from lockgate.policy_resolver import PolicyResolver
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
     from lockgate.backends.upstreams import Upstreams
 
 _RUNS_HERE = Health("HEALTHY")
+_NOT_KEPT = "cannot be kept with `compat: fms`, where completions have no policies: remove it, or set `compat: none`"
+_NO_PATH = "no model answers there: write a path such as `/v1/chat/completions`, `/v1` for all below it, or `/`"
 _SENTENCES = "sentence"  # the chunker for detectors that compare an answer with documents
 
 
@@ -77,19 +83,28 @@ class Gateway:
         """The agent of requests that name none: the one called `default`, else the first."""
         return DEFAULT_AGENT if DEFAULT_AGENT in self.opened.agents else next(iter(self.opened.agents))
 
-    def find_agent(self, name: str, policy: str | None) -> AnyAgent:
-        """Returns an agent, with the named policy if it has none; raises KeyError for an unknown agent or policy."""
-        agent, own = self.opened.agents[name], self.settings.agents[name].policy
-        if policy is None or policy == own:
-            return agent
-        if own is not None:
-            message = f"agent `{name}` has policy `{own}`: a request cannot name another"
-            raise InvalidRequest(message, status=400)
-        return replace(agent, guarding=self.policies.resolve_for_agent(self.settings.policies[policy]))
+    def find_agent(self, name: str, policy: str | None, grant: Grant = ANYTHING, source: str = "") -> AnyAgent:
+        """Returns an agent, with the named policy if it has none; raises KeyError for an unknown agent or policy.
 
-    def evaluation(self, agent: str | None = None) -> EvaluationSetup:
+        With `source` it has this source only. Raises NotAllowed for what the grant does not permit.
+        """
+        agent, settings = self.opened.find_agent(name, source), self.settings.agents[name]
+        grant.check_model(AGENT_PREFIX + name)
+        if policy is not None:
+            grant.check_policy(policy)
+        if policy not in (None, settings.policy) and settings.policy is not None:
+            message = f"agent `{name}` has policy `{settings.policy}`: a request cannot name another"
+            raise InvalidRequest(message, status=400)
+        if policy in (None, settings.policy) and not grant.required:
+            return agent
+        required = (*grant.required, *list_required(self.settings, settings))
+        joined = self.policies.join(required, policy or settings.policy)
+        return replace(agent, guarding=self.policies.resolve_for_agent(joined))
+
+    def evaluation(self, agent: str | None = None, grant: Grant = ANYTHING) -> EvaluationSetup:
         """The parts of an agent's evaluation."""
-        return build_evaluation(self.settings, self.opened, agent or self.default_agent)
+        name = agent or self.default_agent
+        return build_evaluation(self.settings, self.opened, partial(self.find_agent, name, None, grant))
 
     @property
     def strategy(self) -> Strategy | None:
@@ -119,6 +134,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         guards = [await opener.open_guard(name, detector) for name, detector in settings.detectors.items()]
         kept = {guard.id: guard for guard in guards if guard is not None}
         opener.try_policies(kept)
+        opener.check_access()
         sentences = opener.chunkers[_SENTENCES]
         if opener.faults or sentences is None:
             raise ConfigFaults(tuple(opener.faults))
@@ -252,6 +268,21 @@ class _Opener:
                         words += "; besides, a policy gives a detector `threshold`, `on_finding`, "
                         words += "`on_detector_failure`, `max_hold_ms`"
                         self.faults.append(ConfigError(words, source=self._settings.source, key=key))
+
+    def check_access(self) -> None:
+        """Adds a fault for each required policy and each caller's list that this gateway could not keep."""
+        from lockgate.api.endpoints import list_guarded_paths
+
+        settings, source = self._settings, self._settings.source
+        keys = [one.key for one in list_requirements(settings)]
+        keys += [("callers", one.name, "policies") for one in settings.callers.values() if one.policies is not None]
+        keys += [("callers", one.name, "models") for one in settings.callers.values() if one.models is not None]
+        for key in [] if self.rules.has_extensions else keys:
+            self.faults.append(ConfigError(_NOT_KEPT, source=source, key=".".join(key)))
+        paths = list_guarded_paths()
+        for begin in settings.required_policies:
+            if not begin.startswith("/") or not any(is_under(path, begin) for path in paths):
+                self.faults.append(ConfigError(_NO_PATH, source=source, key=f"required_policies.{begin}"))
 
     async def _call(self, name: str, opening: AbstractAsyncContextManager[Any], key: str) -> Any:
         """Opens a client, which also probes the service's health; None, and a fault, if it fails."""

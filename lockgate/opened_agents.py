@@ -5,7 +5,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,7 +49,7 @@ class OpenedAgents:
     probes: Mapping[str, Probe]
     needed: Mapping[str, Probe]  # must each have answered once before the process is ready
 
-    def find_agent(self, name: str, source: str = "") -> AnyAgent:
+    def find_agent(self, name: str, source: str = "") -> Agent:
         """An agent, or the same agent with one source only."""
         if not source:
             return self.agents[name]
@@ -161,8 +160,11 @@ class AgentOpener:
         return agents
 
     def _guard(self, agent: AgentSettings) -> Callable[[], Policy]:
+        required = list_required(self._settings, agent)
         policy = self._settings.policies[agent.policy] if agent.policy is not None else None
         try:
+            if required:
+                policy = self._policies.join(required, agent.policy)
             return self._policies.resolve_for_agent(policy)
         except RequestError as error:
             key = f"agents.{agent.id}.policy"
@@ -339,11 +341,17 @@ def open_index_of(
     return open_postgres_index(dsn, source.postgres.table, embedder, source.id, is_quiet=is_quiet)
 
 
-def build_evaluation(settings: Settings, opened: OpenedAgents, agent: str) -> EvaluationSetup:
+def list_required(settings: Settings, agent: AgentSettings) -> list[str]:
+    """The policies that the models of an agent require."""
+    required = [settings.models[name].required_policy for name in (agent.main, agent.conversational)]
+    return [name for name in dict.fromkeys(required) if name is not None]
+
+
+def build_evaluation(settings: Settings, opened: OpenedAgents, find: Callable[..., AnyAgent]) -> EvaluationSetup:
     """The parts of an agent's evaluation, as far as they are configured."""
     evaluation = settings.evaluation
     judge = JudgeModel(opened.models[evaluation.judge], evaluation.judge) if evaluation.judge else None
-    return EvaluationSetup(partial(opened.find_agent, agent), judge, evaluation.questions)
+    return EvaluationSetup(find, judge, evaluation.questions)
 
 
 def _find_space(space: SpaceSettings) -> Endpoint:

@@ -5,7 +5,7 @@ A resolved policy serves all requests until the settings change. For each reques
 have a state or forward headers.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +15,9 @@ from typing import Any
 import msgspec
 
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
+from lockgate.config.policy_merge import NAME_JOINER, merge_all
 from lockgate.config.settings import Settings
+from lockgate.errors import InvalidRequest
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
 from lockgate.guard.detectors import ChosenDetectors, Guard, Rules, apply_failure_policy, choose, prepare
 from lockgate.guard.policy import NO_POLICY, Policy
@@ -57,6 +59,27 @@ class PolicyResolver:
         self.guards = guards
         self.settings = settings
         self._kept: dict[Hashable, Policy] = {}  # in the order of their last use
+        self._joined: dict[str, PolicySettings] = {}  # merges with required policies, by name
+
+    def find(self, name: str) -> PolicySettings:
+        """Returns the policy of that name, from the settings or from `join`; raises InvalidRequest."""
+        policy = self.settings.policies.get(name) or self._joined.get(name)
+        if policy is None:
+            raise InvalidRequest(f"policy `{name}` not found")
+        return policy
+
+    def join(self, required: Sequence[str], chosen: str | None) -> PolicySettings:
+        """Returns one policy in which the required ones are in force, and the one that a request chooses besides."""
+        policies = self.settings.policies
+        if chosen is not None and chosen not in policies:
+            raise InvalidRequest(f"policy `{chosen}` not found")
+        names = dict.fromkeys(required if chosen is None else (*required, chosen))
+        name = NAME_JOINER.join(names)
+        found = policies.get(name) or self._joined.get(name)
+        if found is None:
+            thresholds = {name: one.default_threshold for name, one in self.settings.detectors.items()}
+            found = self._joined[name] = merge_all([policies[one] for one in names], thresholds)
+        return found
 
     async def resolve(
         self,

@@ -26,6 +26,7 @@ SSE = "text/event-stream"
 _STATUSES = {
     "400": "not JSON, or a detector that this endpoint cannot use",
     "401": "the caller is not known",
+    "403": "the caller may not use this policy or model",
     "404": "no such detector",
     "413": "larger than the limits allow",
     "415": "wrong content type",
@@ -39,6 +40,7 @@ _STATUSES = {
 _ANSWER_STATUSES = {
     "400": "the model gave no answer (in a stream this is an event), or a detector that cannot read this",
     "401": "the caller is not known",
+    "403": "the caller may not use this policy or model",
     "404": "no such detector",
     "413": "larger than the limits allow",
     "422": "not JSON, wrong content type, wrong shape, or a rule is broken",

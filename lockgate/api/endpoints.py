@@ -41,7 +41,7 @@ from lockgate.api.openai.format import Chat, ChatDetection, Text
 from lockgate.api.openai.moderations import ModerationAnswer, ModerationRequest
 from lockgate.api.openai.turn_format import AgentChat, AgentText
 from lockgate.compat import find_rules
-from lockgate.config.refs import CHAT_PATH, CHAT_STREAM_PATH
+from lockgate.config.refs import AGENT_METHODS, AGENT_SERVICE, CHAT_PATH, CHAT_STREAM_PATH, TRACE_PREFIX
 from lockgate.config.settings import Settings
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 
@@ -50,7 +50,7 @@ STREAM_CONTENT_PATH = "/api/v2/text/detection/stream-content"
 V1_STREAM_PATH = "/api/v1/task/server-streaming-classification-with-text-generation"
 MODELS_PATH = "/v1/models"
 MODERATIONS_PATH = "/v1/moderations"
-TRACED_CHAT_PATH = f"/trace{CHAT_STREAM_PATH}"
+TRACED_CHAT_PATH = f"{TRACE_PREFIX}{CHAT_STREAM_PATH}"
 PAGE_PATH, PAGE_FILES_PATH = "/", "/playground/"
 ABOUT_PATH = f"{PAGE_FILES_PATH}about"
 
@@ -381,6 +381,11 @@ def _find(path: str) -> ApiEndpoint:
     if found is not None:
         return found
     return next((one for one in _TEMPLATES if path.startswith(one.prefix) and path != one.prefix), OTHER)
+
+
+def list_guarded_paths() -> list[str]:
+    """The paths on which a model answers and policies can be required, those of the agent's gRPC methods among them."""
+    return [*[one.path for one in ENDPOINTS if one.output], *[f"/{AGENT_SERVICE}/{name}" for name in AGENT_METHODS]]
 
 
 def list_endpoints(settings: Settings) -> list[Row]:

@@ -94,20 +94,26 @@ class Answering:
         self._strategy = gateway.strategy
         self.headers = build_passthrough(settings)
 
-    def name_policy(self, exchange: Exchange, named: str | None, default: str | None = None) -> str | None:
-        """The policy that the body or the path names, which must agree, else the default."""
-        if exchange.request.policy is not None and named is not None and named != exchange.request.policy:
-            raise InvalidRequest(f"the path names policy `{exchange.request.policy}`, the request `{named}`: name one")
-        return named or exchange.request.policy or default
+    def name_policy(
+        self, exchange: Exchange, named: str | None, default: str | None = None, required: tuple[str, ...] = ()
+    ) -> str | None:
+        """The policy that the body or the path names, which must agree, else the default; joined with required ones.
+
+        `required`: the policies of the model. Raises NotAllowed for a policy that the caller may not name.
+        """
+        in_path, grant = exchange.request.policy, exchange.request.grant
+        if in_path is not None and named is not None and named != in_path:
+            raise InvalidRequest(f"the path names policy `{in_path}`, the request `{named}`: name one")
+        chosen = named or in_path
+        if chosen is not None and grant.policies is not None:
+            grant.check_policy(chosen)
+        if required or grant.required:
+            return self.gateway.policies.join((*grant.required, *required), chosen or default).name
+        return chosen or default
 
     def find_policy(self, name: str | None) -> PolicySettings:
         """The policy of that name; an empty one without a name."""
-        if name is None:
-            return _NO_POLICY
-        policy: PolicySettings | None = self.gateway.settings.policies.get(name)
-        if policy is None:
-            raise InvalidRequest(f"policy `{name}` not found")
-        return policy
+        return _NO_POLICY if name is None else self.gateway.policies.find(name)
 
     def rules(self, *types: str, allows_whole_text: bool = True, whole_text_holds: bool = True) -> Rules:
         """The detectors that an endpoint allows; thresholds were checked before."""

@@ -46,6 +46,9 @@ class ModelSettings:
         kinds.BOOLEAN, "true: every request may name it; false: none may", None, "as `model` on `/v1` and `/api`"
     )
     policy: str | None = option(kinds.NAME, "id of the policy of requests that name none", None)
+    required_policy: str | None = option(
+        kinds.NAME, "id of a policy that is always in force, beside the one that a request names", None
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from lockgate.errors import ConfigError
 
 INVALID = object()
 # Sections that only Lockgate has.
-_LOCKGATE_SECTIONS = ("policies", "callers", "agents", "sessions", "models", "sources")
+_LOCKGATE_SECTIONS = ("policies", "required_policies", "callers", "agents", "sessions", "models", "sources")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*|[a-z_][a-z0-9_]*", re.ASCII)
 
 
@@ -146,9 +146,9 @@ def _warn_unknown(draft: Draft, raw: dict[str, Any], known: Collection[str], pat
         if key in known:
             continue
         hint = suggest(key, list(known))
-        is_default = path == ("openai",) and "`policies`" in hint
+        is_default = path == ("openai",) and "policies`" in hint
         is_section = not path and any(f"`{one}`" in hint for one in _LOCKGATE_SECTIONS)
-        if path[:1] == ("policies",) or is_default or is_section:
+        if path[:1] in (("policies",), ("callers",)) or is_default or is_section:
             draft.add_fault((*path, key), describe_unknown_key(key, list(known)))
         else:
             draft.warn(f"unknown key `{key}`{where} is ignored{hint}")

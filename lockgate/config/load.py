@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
+from lockgate.config.access import check_access
 from lockgate.config.agent_sections import (
     AGENT_SECTIONS,
     add_index,
@@ -84,6 +85,7 @@ def load_settings(
     check_judges(draft, found)
     found["data_dir"] = _expand(found.get("data_dir"), environ)
     found |= read_agent_sections(draft, found)
+    check_access(draft, found)
     if try_part is not None:
         _try_parts(draft, found, try_part)
     settings = Settings(source=draft.base, **found)

@@ -11,6 +11,9 @@ LOCAL_ADDRESS = "lockgate:"  # the address of the models and sources that this i
 OPENAI_PREFIX = "openai+"  # before the address of an OpenAI-compatible server
 CHAT_PATH = "/api/v1/chat"
 CHAT_STREAM_PATH = f"{CHAT_PATH}/stream"
+AGENT_SERVICE = "brunix.AssistanceEngine"  # of gRPC
+AGENT_METHODS = ASK, STREAM, EVALUATE = "AskAgent", "AskAgentStream", "EvaluateRAG"
+TRACE_PREFIX = "/trace"  # before a path whose answers carry their trace
 
 _SCHEMES = ("http://", "https://")
 _RESERVED = re.compile(r"[/?#%]")

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from lockgate.agent.routes import choose_routes
+from lockgate.config.access import list_requirements
 from lockgate.config.agent_sections import kind_of
 from lockgate.config.agent_settings import ModelSettings, SourceSettings
 from lockgate.config.endpoint_rules import DEFAULT_RULES, EndpointRules
@@ -62,6 +63,8 @@ def render_check(
         _render_table("Services", _list_services(settings)),
         _render_table("Listeners", _list_listeners(settings)),
         _render_table("Callers", _list_callers(settings)),
+        _render_table("Who may use what", _list_grants(settings)),
+        _render_table("Always in force", _list_required(settings)),
         _render_table("Limits", [(key, f"{value:.15g}") for key, value in _fields(settings.limits)]),
         "All settings\n\n" + render_yaml(settings),
         _render_table("Warnings", [(warning,) for warning in warnings]),
@@ -212,6 +215,27 @@ def _list_callers(settings: Settings) -> list[Row]:
         for one in settings.callers.values()
     ]
     return [head, *rows] if rows else []
+
+
+def _list_grants(settings: Settings) -> list[Row]:
+    """Return a row for each caller: what it may name, and what is always in force for it."""
+    rows: list[Row] = [
+        (one.name, _list_names(one.policies), _list_names(one.models), one.required_policy or "-")
+        for one in settings.callers.values()
+    ]
+    if not rows and settings.policies:
+        rows = [("anyone", "any", "any", "-")]
+    return [("caller", "may name policies", "may name models", "always in force"), *rows] if rows else []
+
+
+def _list_names(names: Sequence[str] | None) -> str:
+    return "any" if names is None else ", ".join(names) or "none"
+
+
+def _list_required(settings: Settings) -> list[Row]:
+    rows = [(one.place, str(one.policy), "shadow" if settings.policies[one.policy].is_shadow else "enforce")
+            for one in list_requirements(settings)]  # fmt: skip
+    return [("for", "policy", "mode"), *rows] if rows else []
 
 
 def _describe_part(part: DetectorSettings | ChunkerSettings) -> str:

@@ -18,6 +18,7 @@ from lockgate.config.agent_settings import (
     SourceSettings,
     UpstreamSettings,
 )
+from lockgate.config.caller_settings import CallerSettings as CallerSettings
 from lockgate.config.kinds import Secret as Secret
 from lockgate.config.kinds import Section, SectionMap, empty_map, option
 from lockgate.config.policy_keys import PolicyKeys
@@ -104,6 +105,9 @@ class OpenAISettings:
     policies: Mapping[str, Any] = option(
         kinds.MAP, "the policy of requests that name none, by model; `*` for all other models", dict, "{}"
     )
+    required_policies: Mapping[str, Any] = option(
+        kinds.MAP, "the policy that is always in force, by model; `*` for all other models", dict, "{}"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,17 +183,6 @@ class ModerationSettings:
     """Settings of `/v1/moderations`."""
 
     policy: str | None = option(kinds.NAME, "id of the policy of moderations that name none", None)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CallerSettings:
-    """A caller. `name` is the key of its entry, `key` the value of the variable that `key_env` names."""
-
-    name: str
-    key: Secret
-    key_env: str = option(kinds.TEXT, "name of the environment variable that holds the key")
-    max_streams: int | None = option(kinds.POSITIVE, "requests open at once; beyond it: 429", None)
-    requests_per_minute: int | None = option(kinds.POSITIVE, "requests in any minute; beyond it: 429", None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -409,6 +402,9 @@ class Settings:
     models: Mapping[str, ModelSettings] = option(SectionMap(ModelSettings), "models by id", empty_map)
     sources: Mapping[str, SourceSettings] = option(SectionMap(SourceSettings), "data sources by id", empty_map)
     policies: Mapping[str, "PolicySettings"] = option(SectionMap(PolicyKeys), "policies by id", empty_map)
+    required_policies: Mapping[str, Any] = option(
+        kinds.MAP, "the policy that is always in force on a path and on all paths below it, by path", dict, "{}"
+    )
     moderation: ModerationSettings = option(
         Section(ModerationSettings), "how `/v1/moderations` is answered", ModerationSettings
     )

@@ -5,11 +5,13 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lockgate.api.endpoint import AGGREGATOR, GUARDRAILS, OPENAI, ApiEndpoint, CorsRule, Scope
 from lockgate.api.endpoints import find_cors, find_endpoint, put_under, split_policy
-from lockgate.config.refs import CHAT_PATH
+from lockgate.config.grants import find_by_path
+from lockgate.config.refs import CHAT_PATH, TRACE_PREFIX
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.server.callers import Callers
 from lockgate.server.cors import ORIGIN, Cors, answer_preflight
@@ -44,10 +46,14 @@ class _ServedPath(NamedTuple):
     is_light: bool  # neither counted nor logged
     is_counted: bool
     is_correlated: bool
+    required: tuple[str, ...]  # the policies that are always in force
 
 
 class App:
-    """An ASGI application over a table of routes; `encode_error` replaces the endpoints' error formats."""
+    """An ASGI application over a table of routes; `encode_error` replaces the endpoints' error formats.
+
+    `required`: by path, the policies that are always in force.
+    """
 
     def __init__(
         self,
@@ -57,7 +63,9 @@ class App:
         timeout_s: float,
         callers: Callers | None = None,
         encode_error: ErrorEncoder | None = None,
+        required: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._required = required
         self._is_counted = any(find_endpoint(path).scope is not Scope.PROBE for path in routes)
         self._encode_error = encode_error
         self._routes = {path: self._build_route(path, methods) for path, methods in routes.items()}
@@ -122,6 +130,7 @@ class App:
             is_light=is_light,
             is_counted=self._is_counted and not is_light,
             is_correlated=endpoint.is_correlated,
+            required=find_by_path(self._required, endpoint.path.removeprefix(TRACE_PREFIX)),
         )
 
     async def _refuse(self, exchange: Exchange, route: _ServedPath) -> None:
@@ -170,6 +179,7 @@ class App:
         """Call the handler within the limits and the overall timeout; a timer costs a third of asyncio.timeout."""
         request = exchange.request
         share = self._callers.admit(request, takes_bearer=route.endpoint.scope is Scope.BEARER)
+        request.grant = share.grant.require(route.required) if route.required else share.grant
         if self._permits <= 0:
             raise OverloadedError("too many requests at once, try again later")
         timer = asyncio.get_running_loop().call_later(self._timeout_s, request.end_late)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Identifies callers by key or certificate, and limits the requests of each. Each worker process counts its own."""
+"""Identifies callers by key or certificate, limits the requests of each, and has what each may name.
+
+Each worker process counts its own requests.
+"""
 
 import hmac
 import math
@@ -9,6 +12,7 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Self
 
+from lockgate.config.grants import ANYTHING, Grant, find_grant
 from lockgate.config.settings import CallerSettings
 from lockgate.errors import TooManyRequests, Unauthorized
 from lockgate.server.exchange import KEY_HEADER, HttpRequest
@@ -40,12 +44,15 @@ class RateWindow:
 
 
 class CallerShare:
-    """A caller's open requests and its limits; a context that counts one request while it is open."""
+    """A caller's open requests, limits and grant; a context that counts one request while it is open."""
 
-    __slots__ = ("_max_open", "_rate", "name", "open")
+    __slots__ = ("_max_open", "_rate", "grant", "name", "open")
 
-    def __init__(self, name: str, max_open: int | None = None, per_minute: int | None = None) -> None:
+    def __init__(
+        self, name: str, max_open: int | None = None, per_minute: int | None = None, grant: Grant = ANYTHING
+    ) -> None:
         self.name = name
+        self.grant = grant
         self.open = 0
         self._max_open = max_open
         self._rate = RateWindow(per_minute) if per_minute is not None else None
@@ -78,7 +85,7 @@ class Callers:
         self._anonymous = CallerShare(ANONYMOUS)  # used if no caller is configured
         for one in settings:
             self._digests.append((sha256(one.key.reveal().encode()).digest(), one.name))
-            self._shares[one.name] = CallerShare(one.name, one.max_streams, one.requests_per_minute)
+            self._shares[one.name] = CallerShare(one.name, one.max_streams, one.requests_per_minute, find_grant(one))
 
     def admit(self, request: HttpRequest, *, takes_bearer: bool) -> CallerShare:
         """The share of the request's caller; sets `request.caller`. Raises Unauthorized or TooManyRequests."""

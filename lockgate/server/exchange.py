@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import uuid4
 
+from lockgate.config.grants import ANYTHING, Grant
 from lockgate.errors import UnreadableBody
 from lockgate.gate.sse import encode_event
 from lockgate.server.error_replies import ErrorReply
@@ -84,12 +85,14 @@ class ClientLeft(Exception):
 class HttpRequest:
     """One request. Neither `key` nor the headers in `withheld` are passed on; `policy` is the one in the path.
 
+    `grant` has what its caller may name, and the policies that are always in force.
+
     `first_headers` has the first header of each name.
     """
 
     __slots__ = (
         "_first_message", "_is_received", "_receive", "_scope", "_task", "caller", "connection", "correlation_id",
-        "first_headers", "has_left", "is_late", "key", "method", "path", "policy", "withheld",
+        "first_headers", "grant", "has_left", "is_late", "key", "method", "path", "policy", "withheld",
     )  # fmt: skip
 
     def __init__(self, scope: Any, receive: Any, connection: ClientConnection) -> None:
@@ -104,6 +107,7 @@ class HttpRequest:
         self.connection = connection
         self.has_left = self.is_late = False
         self.caller = ANONYMOUS
+        self.grant: Grant = ANYTHING
         self.correlation_id = ""
         self.key = b""
         self.policy: str | None = None

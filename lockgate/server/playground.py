@@ -84,19 +84,21 @@ class PlaygroundRoutes:
 
     def _describe(self, exchange: Exchange) -> dict[str, Any]:
         """The page's choices. Only this machine and identified callers get the trace token."""
-        settings = self._gateway.settings
+        settings, grant = self._gateway.settings, exchange.request.grant
         may_trace = settings.server.trace and (settings.callers or is_loopback(exchange.request.peer_host))
         token = settings.trace_token if may_trace else None
         return {
             "version": __version__,
             "title": self._samples.title,
             "trace": None if token is None else token.reveal(),
-            "policies": [_describe_policy(one) for one in settings.policies.values()],
+            "policies": [_describe_policy(one) for one in settings.policies.values() if grant.may_name(one.name)],
             "detectors": [
                 {"id": name, "type": one.type, "chunker": one.chunker_id} for name, one in settings.detectors.items()
             ],
             "sources": [{"id": name} for name, one in settings.sources.items() if one.expose],
-            "models": [self._describe_model(one) for one in settings.models.values() if one.expose],
+            "models": [
+                self._describe_model(one) for one in settings.models.values() if one.expose and grant.may_use(one.id)
+            ],
             "samples": self._samples.samples,
         }
 

@@ -261,6 +261,7 @@ def build_api_app(gateway: Gateway, readiness: Readiness | None = None, callers:
         max_streams=settings.limits.max_streams,
         timeout_s=settings.limits.request_timeout_s,
         callers=callers or Callers(settings.callers.values()),
+        required=settings.required_policies,
     )
     app.cors = Cors(settings)
     app.is_correlated = True

@@ -10,6 +10,7 @@ from typing import Any
 
 from lockgate.agent.answer import BASIC_PARAMS, AgentQuestion, AnyAgent, OpenTurn, TurnResult
 from lockgate.api.openai.turn_routes import TEXT_FORMATS, AgentRoutes, tell_version
+from lockgate.config.grants import ANYTHING, Grant
 from lockgate.config.settings import Settings
 from lockgate.interfaces import Backend
 from lockgate.server.app import App, Handler, Routes
@@ -66,7 +67,7 @@ class Cast:
     found: list[tuple[str, str | None]] = field(default_factory=list)
     openai: Backend | None = None
 
-    def find_agent(self, name: str, policy: str | None) -> AnyAgent:
+    def find_agent(self, name: str, policy: str | None, grant: Grant = ANYTHING) -> AnyAgent:
         """The agent of that name, whatever the policy."""
         if policy is not None:
             self.found.append((name, policy))

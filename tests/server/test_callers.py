@@ -42,7 +42,7 @@ class Clock:
         return self.now
 
 
-def configured(name: str, **limits: int) -> CallerSettings:
+def configured(name: str, **limits: Any) -> CallerSettings:
     return CallerSettings(name, Secret(KEYS[name]), f"{name.upper()}_KEY", **limits)
 
 

@@ -153,16 +153,24 @@ class ChatRoutes:
     async def _guard(self, exchange: Exchange, wanted: wire.ChatDetectors | None, model: wire.EndpointRef) -> Policy:
         own = self._gateway.settings.models.get(model.slug) if model.url.lower() == LOCAL_ADDRESS else None
         default = own.policy if own is not None else None  # of a configured model
-        if wanted is None and default is None:
+        grant = exchange.request.grant
+        grant.check_model(model.url if own is None else own.id)
+        required = (*grant.required, own.required_policy) if own and own.required_policy else grant.required
+        if wanted is None and default is None and not required:
             return NO_POLICY
         answering = self._answering
         wanted = wanted or wire.ChatDetectors()
         names_some = any(getattr(wanted, name) for name in _SECTIONS)
         if default is not None and names_some and answering.find_policy(default).is_shadow:
             default = None  # a default policy does not put a request's own detectors into shadow
-        if wanted.policy is None:
+        if wanted.policy is not None:
+            grant.check_policy(wanted.policy)
+        else:
             wanted = msgspec.structs.replace(wanted, policy=default)
         with _naming_field("detectors.policy"):
+            if required:
+                joined = self._gateway.policies.join(required, wanted.policy)
+                wanted = msgspec.structs.replace(wanted, policy=joined.name)
             policy = answering.find_policy(wanted.policy)
         policy = self._settle(wanted, policy)
         requested = {name: getattr(wanted, name) for name in _SECTIONS}

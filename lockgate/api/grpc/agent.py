@@ -18,6 +18,9 @@ from lockgate.agent.routes import Editor
 from lockgate.api.grpc.port import Calls, Context, GrpcBinding, GrpcMethod, GrpcPort, Services, read_metadata
 from lockgate.api.receipts import ANSWER_LANE, METADATA_KEY, describe_failure, encode_receipt
 from lockgate.api.turn_values import check_session_id, decode_text, read_request_id, refuse
+from lockgate.config.grants import AGENT_PREFIX, Grant, find_by_path
+from lockgate.config.refs import AGENT_SERVICE as SERVICE
+from lockgate.config.refs import ASK, EVALUATE, STREAM
 from lockgate.config.settings import Listener, ServerTlsSettings
 from lockgate.errors import CannotListen
 from lockgate.gateway import Gateway
@@ -30,13 +33,11 @@ from lockgate.protos.assistance_pb2 import (
     QuestionDetail,
 )
 from lockgate.server.acceptors import join_address
-from lockgate.server.callers import Callers
+from lockgate.server.callers import Callers, CallerShare
 from lockgate.server.health import Readiness
 from lockgate.sessions.turns import DEFAULT_SESSION, SessionKey
 from lockgate.telemetry import answer_started, frame_sent
 
-SERVICE = "brunix.AssistanceEngine"
-ASK, STREAM, EVALUATE = "AskAgent", "AskAgentStream", "EvaluateRAG"
 _WHOLE_CODE = "AVAP-2026"
 _MAX_METADATA_CHARS = 4096  # of a value; clients take 8 KiB in all unless they say otherwise
 _PLAIN = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")  # sent unescaped in metadata
@@ -55,7 +56,6 @@ class AgentMethods:
     def __init__(self, gateway: Gateway, calls: Calls) -> None:
         self._gateway = gateway
         self._calls = calls
-        self._agent: AnyAgent = gateway.agents[gateway.default_agent]
         self._name = gateway.default_agent
         self._shares_default = gateway.settings.sessions.shared_default
 
@@ -81,18 +81,28 @@ class AgentMethods:
         """Scores of the agent's answers to the configured questions."""
         return await self._calls.attend(f"/{SERVICE}/{EVALUATE}", context, partial(self._evaluate, request))
 
-    async def _ask(self, request: AgentRequest, context: Context, caller: str) -> None:
-        question = self._read(request, context, caller, is_stream=False)
-        async with self._agent.open(question) as turn:
+    def _find_agent(self, method: str, share: CallerShare) -> AnyAgent:
+        """The agent under the policies that are in force for the caller; raises NotAllowed."""
+        return self._gateway.find_agent(self._name, None, self._find_grant(method, share))
+
+    def _find_grant(self, method: str, share: CallerShare) -> Grant:
+        required = find_by_path(self._gateway.settings.required_policies, f"/{SERVICE}/{method}")
+        return share.grant.require(required) if required else share.grant
+
+    async def _ask(self, request: AgentRequest, context: Context, share: CallerShare) -> None:
+        agent = self._find_agent(ASK, share)
+        question = self._read(request, context, share.name, is_stream=False)
+        async with agent.open(question) as turn:
             text = "".join([piece async for piece in turn.pieces])
             _note_piece(turn, text)
             _send_facts(context, turn, question)
         answer_started(200, is_stream=False)
         await context.write(AgentResponse(text=text, avap_code=_WHOLE_CODE, is_final=True))
 
-    async def _stream(self, request: AgentRequest, context: Context, caller: str) -> None:
-        question = self._read(request, context, caller, is_stream=True)
-        async with self._agent.open(question) as turn:
+    async def _stream(self, request: AgentRequest, context: Context, share: CallerShare) -> None:
+        agent = self._find_agent(STREAM, share)
+        question = self._read(request, context, share.name, is_stream=True)
+        async with agent.open(question) as turn:
             async for piece in turn.pieces:
                 answer_started(200, is_stream=True)
                 await context.write(AgentResponse(text=piece))
@@ -129,9 +139,11 @@ class AgentMethods:
         session_id = request.session_id or (DEFAULT_SESSION if self._shares_default else "")
         return SessionKey(caller, self._name, session_id) if session_id else None
 
-    async def _evaluate(self, request: EvalRequest, _: str) -> EvalResponse:
+    async def _evaluate(self, request: EvalRequest, share: CallerShare) -> EvalResponse:
         wanted = EvaluationRequest(request.category, request.limit, request.index)
-        found = await evaluate(wanted, self._gateway.evaluation())
+        grant = self._find_grant(EVALUATE, share)
+        grant.check_model(AGENT_PREFIX + self._name)
+        found = await evaluate(wanted, self._gateway.evaluation(grant=grant))
         answer_started(200, is_stream=False)
         details = [QuestionDetail(**_pick(QuestionDetail, one._asdict())) for one in found.details]
         return EvalResponse(**_pick(EvalResponse, found._asdict()) | {"details": details})

@@ -16,6 +16,7 @@ from lockgate.protos.caikit_runtime_chunkers_pb2 import (
     BidiStreamingChunkerTokenizationTaskRequest,
     ChunkerTokenizationTaskRequest,
 )
+from lockgate.server.callers import CallerShare
 from lockgate.telemetry import answer_started, frame_sent
 
 SERVICE = "caikit.runtime.Chunkers.ChunkersService"
@@ -43,14 +44,16 @@ class ChunkerMethods:
         """Chunks as soon as they are known, while the text still arrives."""
         await self._calls.attend(f"/{SERVICE}/{STREAM}", context, partial(self._stream, messages, context))
 
-    async def _cut(self, request: ChunkerTokenizationTaskRequest, context: Context, _: str) -> TokenizationResults:
+    async def _cut(
+        self, request: ChunkerTokenizationTaskRequest, context: Context, _: CallerShare
+    ) -> TokenizationResults:
         chunks = await self._find(context).cut(request.text)
         is_long = len(chunks) > _FEW_CHUNKS
         answer = await asyncio.to_thread(_build_results, chunks) if is_long else _build_results(chunks)
         answer_started(200, is_stream=False)
         return answer
 
-    async def _stream(self, messages: Messages, context: Context, _: str) -> None:
+    async def _stream(self, messages: Messages, context: Context, _: CallerShare) -> None:
         chunker = self._find(context)
         await context.send_initial_metadata(())  # at once: some callers send no text before they have it (G-122)
         answer_started(200, is_stream=True)

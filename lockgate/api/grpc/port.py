@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from lockgate.config.settings import LimitSettings
 from lockgate.errors import OverloadedError, RequestTimedOut
 from lockgate.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheckResponse
-from lockgate.server.callers import Callers, read_bearer
+from lockgate.server.callers import Callers, CallerShare, read_bearer
 from lockgate.server.error_replies import reply_to
 from lockgate.server.exchange import KEY_HEADER
 from lockgate.sessions.turns import ANONYMOUS
@@ -29,6 +29,7 @@ _CLEAN_UP_S = 2.0
 _CODES: Mapping[int, grpc.StatusCode] = {
     HTTPStatus.BAD_REQUEST: grpc.StatusCode.INVALID_ARGUMENT,
     HTTPStatus.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
+    HTTPStatus.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
     HTTPStatus.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     HTTPStatus.PRECONDITION_FAILED: grpc.StatusCode.FAILED_PRECONDITION,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -54,8 +55,8 @@ class Calls:
         self._timeout_s = limits.request_timeout_s
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def attend(self, path: str, context: Context, answer: Callable[[str], Awaitable[T]]) -> T:
-        """Run `answer` with the caller's name; its exceptions end the call with a status."""
+    async def attend(self, path: str, context: Context, answer: Callable[[CallerShare], Awaitable[T]]) -> T:
+        """Run `answer` with the caller's share; its exceptions end the call with a status."""
         request = start_request("POST", path, path, lambda name: read_metadata(context, name.decode()).encode())
         code, has_left, caller = 0, False, ""
         task = asyncio.current_task()
@@ -63,8 +64,8 @@ class Calls:
         self._tasks.add(task)
         try:
             caller = self._identify(context)
-            with self._callers.admit_name(caller):
-                return await self._admit(partial(answer, caller))
+            with self._callers.admit_name(caller) as share:
+                return await self._admit(partial(answer, share))
         except (asyncio.CancelledError, grpc.aio.BaseError):  # the second: reading or writing noticed the end
             has_left = True
             raise

@@ -156,6 +156,8 @@ class ReviewedGeneration(msgspec.Struct):
     generated_text: str
     detections: list[PlainDetection]
     input_token_count: int
+    receipt: ReceiptBody | UnsetType = UNSET
+    pseudonyms: dict[str, str] | UnsetType = UNSET
 
 
 CLASSIFICATION = Shape(Classification)
@@ -295,10 +297,19 @@ class WholeText(TextWriter):
 class ReviewedText(WholeText):
     """The answer of generation-detection."""
 
+    def block(self, blocked: InputBlocked, fallback: str) -> bytes:
+        """The answer to a prompt that a policy blocks: the fallback is its text."""
+        return self._write(fallback, blocked.input.found, blocked.tokens)
+
     def finish(self) -> bytes:
         """The answer; its findings have no positions."""
-        text, tokens = self._message.get("generated_text") or "", self._message.get("input_token_count", 0)
-        return encode(ReviewedGeneration(text, from_reviews(self._found), tokens))
+        text = self._released if self._hides else self._message.get("generated_text") or ""
+        return self._write(text, [*self.found_in_prompt, *self._found], self._message.get("input_token_count", 0))
+
+    def _write(self, text: str, found: Sequence[Detection], tokens: int) -> bytes:
+        answer = {"generated_text": text, "detections": from_reviews(found), "input_token_count": tokens}
+        self.account.add(answer)
+        return encode(answer | self.account.tell())
 
 
 class TextEvents(TextWriter):

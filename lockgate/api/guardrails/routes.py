@@ -144,6 +144,7 @@ class GenerationRoutes:
         self._formats = formats
         build = partial(self._answering.build_surface, whole_text_holds=gateway.settings.whole_document != "trail")
         self._generated, self._texts = build(TEXT_GENERATION), build(TEXT_CONTENTS)
+        self._guarded = build(TEXT_CONTENTS, TEXT_GENERATION)  # of generation-detection under a policy
         self._streams = build(TEXT_CONTENTS, allows_whole_text=gateway.rules.allows_whole_text)
 
     async def classify(self, exchange: Exchange) -> None:
@@ -165,12 +166,23 @@ class GenerationRoutes:
         check_thresholds(request.detectors)
         params = wire.read_params(request.text_gen_parameters)
         wanted = wire.TextRequest(request.model_id, request.prompt, params, {}, request.detectors)
-        policy = await self._resolve(exchange, wanted, self._generated)
-        await self._answer(exchange, wanted, policy, wire.ReviewedText(wanted))
+        wanted, surface = self._settle_policy(exchange, wanted), self._generated
+        if wanted.policy is not None:  # its detectors may be of either type, those of the request of one
+            answering, surface = self._answering, self._guarded
+            await answering.choose(wanted.output, answering.rules(TEXT_GENERATION), answering.headers(exchange))
+        policy = await self._resolve(exchange, wanted, surface)
+        await self._answer(exchange, wanted, policy, wire.ReviewedText(wanted, hides=policy.hides))
 
     async def _read(self, exchange: Exchange) -> wire.TextRequest:
         raw = await exchange.request.read_json(self._answering.limits.body_bytes)
-        return wire.read_classification(await decode(raw, self._formats.classification.decode))
+        wanted = wire.read_classification(await decode(raw, self._formats.classification.decode))
+        return self._settle_policy(exchange, wanted)
+
+    def _settle_policy(self, exchange: Exchange, wanted: wire.TextRequest) -> wire.TextRequest:
+        """The request with its policy, joined with required ones. Raises NotAllowed."""
+        if exchange.request.grant.models is not None:
+            exchange.request.grant.check_model(wanted.model)
+        return wanted._replace(policy=self._answering.name_policy(exchange, wanted.policy))
 
     async def _classify(self, exchange: Exchange, wanted: wire.TextRequest, *, is_stream: bool) -> None:
         _require(model_id=wanted.model, inputs=wanted.text)

@@ -28,7 +28,7 @@ from lockgate.guard.detectors import ActiveGuard, apply_failure_policy
 from lockgate.guard.policy import Meter
 from lockgate.guard.stream import detect_contents
 from lockgate.interfaces import Headers
-from lockgate.server.exchange import Exchange
+from lockgate.server.exchange import Exchange, HttpRequest
 from lockgate.task_groups import run_together
 from lockgate.telemetry import count_detections
 
@@ -237,7 +237,7 @@ class ModerationRoutes:
         """POST /v1/moderations."""
         answering = self._answering
         body = await decode(await exchange.request.read_json(answering.limits.body_bytes), read_moderation)
-        chosen = self._find_policy(body, exchange.request.policy)
+        chosen = self._find_policy(body, exchange.request)
         readers = await self._choose(chosen, answering.headers(exchange))
         texts = [text for texts in body.inputs for text in texts]
         # A text asks each detector once, so that many texts at once are as many requests to each of them.
@@ -248,8 +248,9 @@ class ModerationRoutes:
         warnings = [warn(*describe_failure(name, ends=False)) for name in failed]
         await exchange.reply.answer_json(encode_moderation(body.model or chosen.name, chosen.name, results, warnings))
 
-    def _find_policy(self, request: Moderated, in_path: str | None) -> PolicySettings:
-        """The policy of the path, of the body, of the model's name, or of the settings."""
+    def _find_policy(self, request: Moderated, sent: HttpRequest) -> PolicySettings:
+        """The policy of the path, of the body, of the model's name, or of the settings. Raises NotAllowed."""
+        in_path = sent.policy
         names = (request.model, request.model.rpartition("@")[2])
         by_model = next((one for one in names if one in self._policies), None)
         named = request.policy if request.policy is not None else by_model
@@ -257,7 +258,10 @@ class ModerationRoutes:
             raise InvalidRequest(f"`model` names policy `{by_model}`, `policy` names `{named}`: name one", status=400)
         if in_path is not None and named not in (None, in_path):
             raise InvalidRequest(f"the path names policy `{in_path}`, the request `{named}`: name one", status=400)
-        name = next((one for one in (in_path, named, self._default) if one is not None), None)
+        chosen = in_path if in_path is not None else named
+        if chosen is not None:
+            sent.grant.check_policy(chosen)
+        name = self._default if chosen is None else chosen
         if name is None:
             raise InvalidRequest(_NO_POLICY, status=404)
         policy: PolicySettings | None = self._policies.get(name)

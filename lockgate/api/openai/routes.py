@@ -17,6 +17,7 @@ from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.turn_fields import UNBUFFERED, TurnRequest, TurnWriter, refuse_with_400, start_events
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer
 from lockgate.api.shapes import decode
+from lockgate.config.grants import find_by_model
 from lockgate.errors import InvalidRequest
 from lockgate.gate.lanes import MAX_CHOICES
 from lockgate.gate.messages import check_last_content, check_last_role, join_texts, text_of, with_text
@@ -43,6 +44,7 @@ class NamedTarget(NamedTuple):
     backend: ConfiguredModel
     policy: str | None = None
     default_policy: str | None = None
+    required: tuple[str, ...] = ()  # the policy that is always in force for the model, if any
 
 
 class OpenAIRoutes:
@@ -56,8 +58,9 @@ class OpenAIRoutes:
         self._rules = gateway.rules
         self._formats = formats
         self._policies = gateway.settings.policies
-        defaults = gateway.settings.openai.policies if gateway.settings.openai is not None else {}
-        self._default_policies = defaults if gateway.rules.has_extensions else {}
+        openai = gateway.settings.openai if gateway.rules.has_extensions else None
+        self._default_policies = openai.policies if openai is not None else {}
+        self._required_policies = openai.required_policies if openai is not None else {}
         build_surface = partial(
             self._answering.build_surface, TEXT_CONTENTS, whole_text_holds=gateway.settings.whole_document == "hold"
         )
@@ -66,7 +69,9 @@ class OpenAIRoutes:
 
     def find_target(self, name: str, policy: str | None) -> NamedTarget:
         """A configured model, with the policy that is named with it, if any."""
-        return NamedTarget(self._models[name], policy, self._answering.gateway.settings.models[name].policy)
+        model = self._answering.gateway.settings.models[name]
+        required = () if model.required_policy is None else (model.required_policy,)
+        return NamedTarget(self._models[name], policy, model.policy, required)
 
     async def complete_chat(self, exchange: Exchange) -> None:
         """POST chat completions."""
@@ -134,7 +139,8 @@ class OpenAIRoutes:
                 f"`model` names policy `{target.policy}`, `detectors` names `{request.policy}`: name one"
             )
         named = request.policy or target.policy
-        return request._replace(policy=self._answering.name_policy(exchange, named, target.default_policy))
+        policy = self._answering.name_policy(exchange, named, target.default_policy, target.required)
+        return request._replace(policy=policy)
 
     def _find_input(self, dialect: Dialect, request: CompletionRequest) -> CompletionRequest:
         """The request with the prompt text that detectors read, and its positions."""
@@ -168,7 +174,10 @@ class OpenAIRoutes:
         default = self._default_policies.get(request.model, self._default_policies.get("*"))
         if default is not None and (request.input or request.output) and self._policies[default].is_shadow:
             default = None  # a default policy does not put a request's own detectors into shadow
-        return request._replace(policy=self._answering.name_policy(exchange, request.policy, default))
+        if exchange.request.grant.models is not None:
+            exchange.request.grant.check_model(request.model)
+        required = find_by_model(self._required_policies, request.model) if self._required_policies else ()
+        return request._replace(policy=self._answering.name_policy(exchange, request.policy, default, required))
 
     def _check_thresholds(self, request: CompletionRequest) -> None:
         """Refuse a threshold that is no number, before a stream begins."""

@@ -29,6 +29,7 @@ from lockgate.api.openai.whole_answer import CHATS, FILTERED, TEXTS, Dialect
 from lockgate.api.receipts import AnswerAccount, describe_failure
 from lockgate.api.shapes import decode
 from lockgate.api.turn_values import read_request_id
+from lockgate.config.grants import AGENT_PREFIX, ANYTHING, Grant
 from lockgate.config.settings import Settings
 from lockgate.errors import InvalidRequest, UnreadableBody
 from lockgate.gate.values import Detection
@@ -36,7 +37,7 @@ from lockgate.interfaces import Backend, ModelLister
 from lockgate.server.exchange import TOO_LARGE, Exchange, HttpRequest
 from lockgate.sessions.turns import DEFAULT_AGENT, SessionKey
 
-BRUNIX, AGENT_PREFIX = "brunix", "agent/"
+BRUNIX = "brunix"
 _MAX_FOUND = 256  # cached names, each of at most so many characters:
 _MAX_KEPT_CHARS = 200
 STOPPED, CUT = "stop", "length"  # why an answer ended, besides FILTERED
@@ -94,8 +95,8 @@ class AgentGateway(Protocol):
     def agents(self) -> Mapping[str, AnyAgent]:
         """The agents by name."""
 
-    def find_agent(self, name: str, policy: str | None) -> AnyAgent:
-        """An agent, under the named policy, else under its own."""
+    def find_agent(self, name: str, policy: str | None, grant: Grant = ANYTHING) -> AnyAgent:
+        """An agent, under the named policy, else under its own, and under those that the grant requires."""
 
 
 class FoundAgent(NamedTuple):
@@ -135,25 +136,28 @@ class AgentRoutes:
 
     async def list_models(self, exchange: Exchange) -> None:
         """GET /v1/models."""
-        await exchange.reply.answer_json(encode_models(list((await self._describe_models()).values())))
+        described = await self._describe_models(exchange.request.grant)
+        await exchange.reply.answer_json(encode_models(list(described.values())))
 
     async def show_model(self, exchange: Exchange) -> None:
         """GET /v1/models/<name>."""
         name = exchange.request.path.partition(f"{MODELS_PATH}/")[2]  # a policy may come before it
-        found = (await self._describe_models()).get(name)
+        found = (await self._describe_models(exchange.request.grant)).get(name)
         if found is None:
             await _answer_unknown(exchange, OPENAI_CHAT, name)
         else:
             await exchange.reply.answer_json(encode(found))
 
-    async def _describe_models(self) -> dict[str, Mapping[str, Any]]:
-        """Own models, then those of the upstream server that have other names."""
+    async def _describe_models(self, grant: Grant) -> dict[str, Mapping[str, Any]]:
+        """Own models, then those of the upstream server that have other names; only those that the caller may use."""
         own = {name: describe(name, self._created) for name in self.names}
-        return {**own, **{name: one for name, one in (await self._proxied.find()).items() if name not in own}}
+        described = {**await self._proxied.find(), **own}
+        return {name: described[name] for name in [*own, *described] if grant.may_use(name)}
 
     async def list_tags(self, exchange: Exchange) -> None:
         """GET /api/tags."""
-        await exchange.reply.answer_json(agent_ollama.encode_models(self.names, self._created))
+        names = [name for name in self.names if exchange.request.grant.may_use(name)]
+        await exchange.reply.answer_json(agent_ollama.encode_models(names, self._created))
 
     async def answer(self, form: TurnFormat, exchange: Exchange, dialect: Dialect | None = None) -> None:
         """Answer for an agent, or pass a request to a model on."""
@@ -163,7 +167,7 @@ class AgentRoutes:
         raw = await form.read_body(exchange.request, max(own_max, proxy_max))
         name = await decode(raw, peek_model)
         find = self._find_short if len(name) <= _MAX_KEPT_CHARS else self._find
-        found = find(name, exchange.request.policy, form.suffix)
+        found = find(name, exchange.request.policy, form.suffix, exchange.request.grant)
         if len(raw) > (proxy_max if found is None and is_proxied else own_max):
             raise UnreadableBody(TOO_LARGE, status=413)
         if isinstance(found, FoundAgent):
@@ -181,30 +185,31 @@ class AgentRoutes:
             with refuse_with_400():
                 await _answer_unknown(exchange, form, await decode(raw, read_model))
 
-    def _find(self, name: str, under: str | None, suffix: str) -> FoundAgent | NamedTarget | None:
-        """The agent or model of that name; `under`: the policy in the path."""
-        found = self._find_named(name, under)
+    def _find(self, name: str, under: str | None, suffix: str, grant: Grant) -> FoundAgent | NamedTarget | None:
+        """The agent or model of that name; `under`: the policy in the path. Raises NotAllowed."""
+        found = self._find_named(name, under, grant)
         if found is None and suffix and name.endswith(suffix):
-            found = self._find_named(name.removesuffix(suffix), under)
+            found = self._find_named(name.removesuffix(suffix), under, grant)
         return found
 
-    def _find_named(self, name: str, under: str | None) -> FoundAgent | NamedTarget | None:
-        found = self._find_exactly(name, under)
+    def _find_named(self, name: str, under: str | None, grant: Grant) -> FoundAgent | NamedTarget | None:
+        found = self._find_exactly(name, under, grant)
         model, _, policy = name.rpartition("@")
         if found is not None or policy not in self._gateway.settings.policies:
             return found
-        found = self._find_exactly(model, policy)
+        found = self._find_exactly(model, policy, grant)
         if found is not None and under not in (None, policy):
             raise InvalidRequest(f"the path names policy `{under}`, the request `{policy}`: name one")
         return found
 
-    def _find_exactly(self, name: str, policy: str | None) -> FoundAgent | NamedTarget | None:
+    def _find_exactly(self, name: str, policy: str | None, grant: Grant) -> FoundAgent | NamedTarget | None:
         agent = DEFAULT_AGENT if name == BRUNIX else name.removeprefix(AGENT_PREFIX)
         if agent in self._gateway.agents and agent != name:
-            found = self._gateway.find_agent(agent, policy)
+            found = self._gateway.find_agent(agent, policy, grant)
             return FoundAgent(found, agent, found.takes)
         if self._completions is None or name not in self._models:
             return None
+        grant.check_model(name)
         return self._completions.find_target(name, policy)
 
 
