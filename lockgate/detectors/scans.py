@@ -16,7 +16,7 @@ from lockgate.gate.values import Detection, Excerpt
 from lockgate.interfaces import Headers
 from lockgate.params import Params
 
-LOOKBEHIND_CHARS = 64
+LOOKBEHIND_CHARS = 256  # for a value of 20 characters with 12 invisible ones after each
 INLINE_CHARS = 16_000
 """Longer text is scanned in a thread: this much takes slower detectors about a millisecond."""
 SLOWER_FOLDED = 8

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.chunkers.machines import WordMachine, cut
+from lockgate.chunkers.machines import WORD_MAX_CHARS, WordMachine, cut
 from lockgate.detectors.patterns import open_keywords_detector, open_regex_detector
 from lockgate.detectors.pii.detector import open_pii_detector
-from lockgate.detectors.scans import ScanningDetector, ScanReading
+from lockgate.detectors.scans import LOOKBEHIND_CHARS, ScanningDetector, ScanReading
 from lockgate.detectors.secrets.detector import open_secrets_detector
 from lockgate.detectors.text_fold import MAX_LONGER, FoldedText, fold
+from lockgate.gate.batcher import DetectionBatcher, DetectorSpec
 from lockgate.gate.values import Detection, Excerpt
 from tests.waits import assert_linear
 
@@ -250,3 +251,22 @@ def test_ascii_text_is_scanned_once(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_work_grows_with_the_text_only(unit: str) -> None:
     assert_linear(lambda size: fold(unit * (size // len(unit))), 4_000)
+
+
+@pytest.mark.parametrize("mark", ["\u200b" * 10, "\u00ad", "\u0336", "\u2060\ufe0f"])
+@pytest.mark.parametrize("shift", range(0, 200, 23))
+def test_a_forced_cut_among_odd_characters_parts_no_finding(shift: int, mark: str) -> None:
+    hidden = mark.join("5500005555555559")
+    text = "x" * (16 + shift) + "-(" + hidden + ")-" + "y" * 400
+    batcher = DetectionBatcher([DetectorSpec("pii", "word", lookbehind_chars=LOOKBEHIND_CHARS)])
+    chunks = cut(WordMachine(WORD_MAX_CHARS), text)
+    assert len(chunks) > 1
+    found: list[Detection] = []
+    for one in chunks:
+        for request in batcher.add("word", [one]):
+            hits = asyncio.run(READINGS["pii"].read(request.excerpts))
+            _, progress = batcher.answer(request, hits)
+            for step in progress:
+                assert all(hit.start < step.upto and hit.end <= one.end for hit in step.detections)
+                found += step.detections
+    assert [(hit.text, text[hit.start : hit.end]) for hit in found] == [(hidden, hidden)]
