@@ -13,11 +13,12 @@ LockgateError                 message, status hint
     TooManyRequests           429: the caller is over its limit, try again after `retry_after_s`
     UnreadableBody            400, 413, 415: the body has the wrong type, is too large or is not JSON
     CannotEvaluate            412: an evaluation has no judge or no questions
-  UpstreamError(service)      an upstream service is wrong
+  UpstreamError(service)      an upstream service is wrong; `reply_status` is the status for the caller
     Unavailable               503: not reachable
     TimedOut                  504: too slow
     Rejected                  4xx: refused our request
-    BrokeProtocol             500: sent an answer that its contract forbids
+    BrokeOff                  502: the connection ended within its answer
+    BrokeProtocol             502: sent an answer that its contract forbids
     EvaluationFailed          503: not one question could be answered and judged
   CheckFailed                 502, 503, 504: a detector or chunker that a request needs gave no answer
   GenerationFailed            400: the model that a request names gave no answer
@@ -33,6 +34,16 @@ LockgateError                 message, status hint
 
 A blocked text is a verdict, not an error. Wrong use of a state machine is a bug and raises a plain RuntimeError.
 """
+
+from typing import NamedTuple
+
+MODEL = "model"  # the name of the model in errors
+MAX_WORDS_CHARS = 1000  # of a service's error text that a caller gets
+
+_MODEL_STATUSES = frozenset({400, 404, 422, 429})  # that a model gives to a request at fault
+_UNAVAILABLE, _LATE, _FAILED = 503, 504, 502
+_SUMMARIES = {_FAILED: "failed", _UNAVAILABLE: "is not available", _LATE: "did not answer in time"}
+_REFUSED = "refused the request"
 
 
 class LockgateError(Exception):
@@ -122,24 +133,90 @@ class CannotEvaluate(RequestError):
     status = 412
 
 
-class UpstreamError(LockgateError):
-    """An upstream service failed; `service` is the name that the caller knows."""
+class Refusal(NamedTuple):
+    """How a model refused a request: the status that it means, and its type and code if both sides know them."""
 
-    def __init__(self, service: str, message: str, *, status: int | None = None) -> None:
+    status: int
+    kind: str = ""
+    code: str = ""
+    retry_after_s: int | None = None
+
+
+class UpstreamError(LockgateError):
+    """An upstream service failed.
+
+    `message` and `status` are for the log and for compatibility modes. `words` are the service's own text; `own` is the
+    message without it. `known_as` is the name of the service that the caller knows, by default `service`.
+    """
+
+    known_as = ""
+
+    def __init__(
+        self,
+        service: str,
+        message: str,
+        *,
+        status: int | None = None,
+        words: str | None = None,
+        own: str = "",
+        refusal: Refusal | None = None,
+    ) -> None:
         super().__init__(message, status=status)
         self.service = service
+        self.words = (self._default_words() if words is None else words)[:MAX_WORDS_CHARS]
+        self.own = own
+        self.refusal = refusal
+
+    @property
+    def reply_status(self) -> int:
+        """The status for the caller: a model may refuse a request; any other failure is 502, 503 or 504."""
+        status = self.status if self.refusal is None else self.refusal.status
+        if status in (_UNAVAILABLE, _LATE):
+            return status
+        is_refused = self.known_as == MODEL and status in _MODEL_STATUSES
+        return status if is_refused and (status != 404 or self.refusal is not None) else _FAILED
+
+    @property
+    def summary(self) -> str:
+        """Names the service and says how it failed, without its own text."""
+        return f"`{self.known_as or self.service}` {_SUMMARIES.get(self.reply_status, _REFUSED)}"
+
+    @property
+    def reply_text(self) -> str:
+        """The summary, with the service's own text."""
+        return f"{self.summary}: {self.words}" if self.words else self.summary
+
+    def drop_words(self) -> None:
+        """Removes the service's own text."""
+        self.message, self.words = self.own or self.summary, ""
+
+    def _default_words(self) -> str:
+        return self.message
 
 
 class Unavailable(UpstreamError):
     """The service cannot be reached."""
 
-    status = 503
+    status = _UNAVAILABLE
+
+    @property
+    def reply_status(self) -> int:
+        """Always 503."""
+        return _UNAVAILABLE
 
 
 class TimedOut(UpstreamError):
     """The service did not answer in time."""
 
-    status = 504
+    status = _LATE
+
+    @property
+    def reply_status(self) -> int:
+        """Always 504."""
+        return _LATE
+
+    def _default_words(self) -> str:
+        return ""
 
 
 class Rejected(UpstreamError):
@@ -148,8 +225,17 @@ class Rejected(UpstreamError):
     status = 422
 
 
+class BrokeOff(UpstreamError):
+    """The connection ended before the service's answer was complete."""
+
+    status = _FAILED
+
+
 class BrokeProtocol(UpstreamError):
     """The service sent an answer that its contract forbids."""
+
+    def _default_words(self) -> str:
+        return ""
 
 
 class EvaluationFailed(UpstreamError):
@@ -159,6 +245,11 @@ class EvaluationFailed(UpstreamError):
 
     def __init__(self, message: str) -> None:
         super().__init__("evaluation", message)
+
+    @property
+    def reply_text(self) -> str:
+        """The message, which is Lockgate's own."""
+        return self.message
 
 
 class CheckFailed(LockgateError):
@@ -176,16 +267,26 @@ class GenerationFailed(LockgateError):
 
     status = 400
 
-    def __init__(self, cause: str, path: str, latency_ms: int) -> None:
+    def __init__(self, cause: str, path: str, latency_ms: int, *, words: str = "", own: str = "") -> None:
         super().__init__(f"Model generation failed: {cause}")
         self.path = path
         self.latency_ms = latency_ms
+        self.words = words  # of the model, in the cause
+        self._own = own
+
+    def drop_words(self) -> None:
+        """Removes the model's own text."""
+        self.message, self.words = f"Model generation failed: {self._own}", ""
 
 
 class TurnFailed(LockgateError):
     """A model or store that a turn needs failed or was too slow; the turn is not stored."""
 
     status = 503
+
+    def __init__(self, message: str, *, status: int | None = None, retry_after_s: int | None = None) -> None:
+        super().__init__(message, status=status)
+        self.retry_after_s = retry_after_s
 
 
 class OverloadedError(LockgateError):

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from lockgate.agent.routes import Editor
-from lockgate.errors import HeldTooMuch, LockgateError, TimedOut, TurnFailed, UpstreamError
+from lockgate.errors import HeldTooMuch, LockgateError, TimedOut, TooManyRequests, TurnFailed, UpstreamError
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document, Frame, Message
@@ -35,6 +35,7 @@ ANSWERED, PROMPT_BLOCKED, ANSWER_BLOCKED = "answered", "prompt_blocked", "answer
 BASIC_PARAMS = frozenset({"max_tokens", "temperature"})
 MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
 _OPEN_IN_STREAMS = 4  # requests per detector
+_OVER_LIMIT = "the model refused the request: it gets too many, try again later"
 _BETWEEN = "\n\n"  # separates the texts of a request
 
 
@@ -196,6 +197,9 @@ def fail_model(model: Model, error: UpstreamError, has_begun: bool = False) -> L
     )
     if isinstance(error, TimedOut):
         return TurnFailed("the model did not answer in time", status=TurnFailed.status if has_begun else 504)
+    refusal = error.refusal
+    if refusal is not None and refusal.status == TooManyRequests.status and not has_begun:
+        return TurnFailed(_OVER_LIMIT, status=refusal.status, retry_after_s=refusal.retry_after_s)
     return TurnFailed("the model is not available")
 
 

@@ -18,6 +18,7 @@ from lockgate.api.ollama.format import encode_error as encode_ollama_error
 from lockgate.api.openai.answer_types import ClientError
 from lockgate.api.openai.format import encode_client_error
 from lockgate.config.settings import Settings
+from lockgate.server.exchange import ErrorEncoder
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -55,7 +56,7 @@ _ANSWER_STATUSES = {
 class WireFormat(NamedTuple):
     """How endpoints of one format encode errors, and their type and statuses in the OpenAPI document."""
 
-    encode_error: Callable[[int, str], bytes]
+    encode_error: ErrorEncoder
     error: Any
     statuses: Mapping[str, str]
 

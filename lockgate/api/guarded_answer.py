@@ -5,6 +5,7 @@
 format. Whole answers and streams take the same path.
 """
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from lockgate.api.guardrails.format import DetectorMap, Masks
 from lockgate.api.receipts import NO_ACCOUNT, AnswerAccount, describe_failure
 from lockgate.config.policies import PolicySettings
 from lockgate.config.settings import Settings
-from lockgate.errors import InvalidRequest
+from lockgate.errors import MODEL, InvalidRequest, UpstreamError
 from lockgate.gate.lanes import MAX_CHOICES, LanePlan
 from lockgate.gate.release import Release, Strategy
 from lockgate.gate.values import TEXT_CONTENTS, Detection, Frame, Generation, Subject
@@ -37,6 +38,7 @@ from lockgate.guard.stream import Slice, list_readers
 from lockgate.interfaces import Backend, Headers
 from lockgate.policy_resolver import ONLY_CONTENT, Surface
 from lockgate.server.exchange import Exchange
+from lockgate.telemetry import LogEvent, log_event, name_causes
 
 _NO_POLICY = PolicySettings("")
 RECEIPT_HEADER, MAPPING_HEADER = b"x-lockgate-receipt", b"x-lockgate-mapping"
@@ -154,6 +156,11 @@ class Answering:
             return ChosenDetectors()
         return await prepare(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
 
+    def count_tokens(self, backend: Backend, generation: Generation, text: str) -> Callable[[], Awaitable[int]]:
+        """Counts the tokens of a blocked prompt; 0 if the model cannot, unless the rules require a count."""
+        count = partial(backend.tokenize, generation.model, text, generation.headers)
+        return count if self._endpoint_rules.requires_count else partial(_try_to_count, count)
+
     def lanes(
         self,
         guards: Sequence[ActiveGuard],
@@ -240,6 +247,15 @@ def ask_model(
             yield Prepared(read_whole(backend, sent, writer.to_frames))
 
     return prepare
+
+
+async def _try_to_count(count: Callable[[], Awaitable[int]]) -> int:
+    try:
+        return await count()
+    except UpstreamError as error:
+        reason = f"{name_causes(error)}; the tokens of the prompt are not counted"
+        log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=MODEL, reason=reason)
+        return 0
 
 
 def _apply(released: Released) -> tuple[Release, Verdict | None]:

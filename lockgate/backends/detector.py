@@ -275,7 +275,7 @@ class _RemoteRequest:
         answer = await self._post(body)
         if answer.status != 200:
             status, message = read_refusal(answer.status, answer.body)
-            raise refuse(self._client.id, self._client.failure + message, status)
+            raise refuse(self._client.id, self._client.failure + message, status, words=message)
         return answer.body
 
     def _misfit(self, error: Exception) -> BrokeProtocol:

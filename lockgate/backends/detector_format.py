@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from lockgate.errors import Refusal
 from lockgate.gate.values import (
     TEXT_CHAT,
     TEXT_CONTENTS,
@@ -205,7 +206,7 @@ def encode_found_results(found: Iterable[Detection]) -> bytes:
     return _encode([PlainResult(**_list_fields(one)) for one in found])
 
 
-def encode_refusal(code: int, message: str) -> bytes:
+def encode_refusal(code: int, message: str, _refusal: Refusal | None = None) -> bytes:
     """Encodes an error."""
     return _encode(ErrorBody(code, message))
 

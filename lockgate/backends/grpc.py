@@ -350,16 +350,18 @@ class Peer:
             yield
         except grpc.aio.AioRpcError as error:
             ours, status = _OUR_ERRORS.get(error.code(), _ANY_OTHER)
-            raise ours(self._name, f"{failing}: {self._describe(error)}", status=status) from error
+            words = self._describe(error)
+            message, words = f"{failing}: {words}", "" if ours is TimedOut else words
+            raise ours(self._name, message, status=status, words=words) from error
         except DecodeError as error:
             raise BrokeProtocol(self._name, f"{failing}: the answer is not the message agreed on") from error
         except grpc.aio.BaseError as error:
-            raise UpstreamError(self._name, f"{failing}: {error}", status=_ANY_OTHER[1]) from error
+            raise UpstreamError(self._name, f"{failing}: {error}", status=_ANY_OTHER[1], words="") from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise Unavailable(self._name, f"{failing}: the channel was closed") from None
+            raise Unavailable(self._name, f"{failing}: the channel was closed", words="") from None
 
     def _describe(self, error: grpc.aio.AioRpcError) -> str:
         """Returns the service's or gRPC's message without addresses, which callers must not see."""

@@ -23,7 +23,7 @@ from yarl import URL
 from lockgate._version import __version__
 from lockgate.backends.connections import NEVER_PASSED, blaming, set_up_client
 from lockgate.config.settings import ServiceSettings, TlsSettings
-from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.errors import BrokeOff, BrokeProtocol, Refusal, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Health
 from lockgate.interfaces import Headers
 from lockgate.telemetry import client_call, trace_headers
@@ -36,6 +36,7 @@ CHEAP_BYTES = 128 * 1024  # the most that is decoded on the event loop
 LARGE_BYTES = 1024 * 1024
 BYTES_PER_VALUE = 4  # a large body with fewer per value is an attack: it takes many times its size in memory
 END_WAIT_S = 0.02
+MAX_RETRY_DIGITS = 9  # of a `Retry-After` in seconds
 READ_AHEAD_BYTES = 256 * 1024  # the library's default
 EVENT_STREAM = "text/event-stream"
 
@@ -55,8 +56,8 @@ _TRANSLATIONS: tuple[tuple[tuple[type[Exception], ...], type[UpstreamError], str
     ((aiohttp.ClientSSLError, ssl.SSLError), Unavailable, "TLS failed"),
     ((aiohttp.ClientConnectorError,), Unavailable, "cannot connect"),
     ((aiohttp.ClientResponseError, HttpProcessingError), BrokeProtocol, "the answer is not HTTP"),
-    ((aiohttp.ClientPayloadError,), Unavailable, "the answer broke off"),
-    (_FOREIGN, Unavailable, "the connection was lost"),
+    ((aiohttp.ClientPayloadError,), BrokeOff, "the answer broke off"),
+    (_FOREIGN, BrokeOff, "the connection was lost"),
 )
 # Python's phrases of these changed between its versions.
 _PHRASES = {413: "Payload Too Large", 416: "Range Not Satisfiable", 418: "I'm a teapot", 422: "Unprocessable Entity"}
@@ -75,10 +76,11 @@ class OutgoingRequest(NamedTuple):
 
 
 class HttpResponse(NamedTuple):
-    """A complete response."""
+    """A complete response; `retry_after_s` of a refusal that has it."""
 
     status: int
     body: bytes
+    retry_after_s: int | None = None
 
 
 class HttpCaller:
@@ -104,8 +106,9 @@ class HttpCaller:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     response = await self._send(outgoing)
-                    call.status = response.status
-                    return HttpResponse(response.status, await self._read_whole(response, outgoing.failure))
+                    status = call.status = response.status
+                    body = await self._read_whole(response, outgoing.failure)
+                    return HttpResponse(status, body, None if status == 200 else read_retry_after(response))
             except _FOREIGN as error:
                 raise self.translate(error, outgoing.failure) from None
 
@@ -158,7 +161,8 @@ class HttpCaller:
         if ours is BrokeProtocol:  # the library's message quotes the answer, hence user text
             return ours(self.name, failure + reason)
         detail = self._detail(error)
-        return ours(self.name, f"{failure}{reason}: {detail}" if detail else failure + reason, status=_NOT_REACHED)
+        message = f"{failure}{reason}: {detail}" if detail else failure + reason
+        return ours(self.name, message, status=_NOT_REACHED, words="", own=failure + reason)
 
     def refuse_length(self, failure: str, limit: int) -> BrokeProtocol:
         """Returns the error for an answer that exceeds the limit."""
@@ -291,10 +295,24 @@ def build_tls(tls: TlsSettings) -> ssl.SSLContext:
     return context
 
 
-def refuse(service: str, message: str, status: int) -> UpstreamError:
-    """Returns the error for a service that answered without success."""
+def refuse(
+    service: str,
+    message: str,
+    status: int,
+    *,
+    words: str | None = None,
+    own: str = "",
+    refusal: Refusal | None = None,
+) -> UpstreamError:
+    """Returns the error for a service that answered without success; the rest is as in UpstreamError."""
     ours = Unavailable if status == 503 else Rejected if 400 <= status < 500 else UpstreamError
-    return ours(service, message, status=status)
+    return ours(service, message, status=status, words=words, own=own, refusal=refusal)
+
+
+def read_retry_after(response: aiohttp.ClientResponse) -> int | None:
+    """Returns the seconds after which a service may be asked again; None if there is no such number."""
+    value = response.headers.get("Retry-After", "").strip()
+    return int(value) if value.isascii() and value.isdigit() and len(value) <= MAX_RETRY_DIGITS else None
 
 
 def describe(error: Exception) -> str:

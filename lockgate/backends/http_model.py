@@ -25,8 +25,10 @@ from lockgate.backends.http import (
     OutgoingRequest,
     decode,
     let_end,
+    read_retry_after,
     refuse,
 )
+from lockgate.backends.refusals import read_refusal
 from lockgate.backends.replies import MAX_DETAIL_CHARS, is_number
 from lockgate.errors import BrokeProtocol, UpstreamError
 from lockgate.gate.sse import SseEvent, SseParser
@@ -143,7 +145,8 @@ class HttpModel(ABC):
         try:
             is_whole = response.content_type != self.stream_type and not self.always_streams
             if response.status != 200 or is_whole:
-                yield await self._read_whole(HttpResponse(response.status, await self._caller.read(response, outgoing)))
+                body = await self._caller.read(response, outgoing)
+                yield await self._read_whole(HttpResponse(response.status, body, read_retry_after(response)))
                 return
             async with aclosing(self._read_stream(response, outgoing)) as bursts:
                 async for frames in bursts:
@@ -165,14 +168,20 @@ class HttpModel(ABC):
 
     async def _read_whole(self, answer: HttpResponse) -> Frame:
         if answer.status != 200:
-            detail, is_denied = await decode(answer.body, self._find_detail), answer.status == 403
-            reason = f"access denied: {detail}" if is_denied else f"request failed: HTTP {answer.status} - {detail}"
-            raise refuse(self._caller.name, f"Model {reason}", answer.status)
+            raise await self._refuse(answer)
         try:
             decoded = await decode(answer.body, self._decode)
         except (ValueError, RecursionError):
             raise BrokeProtocol(self._caller.name, INVALID) from None
         return Frame(0, decoded.text, fields=None if decoded.usage is None else _note(decoded.usage))
+
+    async def _refuse(self, answer: HttpResponse) -> UpstreamError:
+        """Returns the error for an answer without success."""
+        detail, is_denied = await decode(answer.body, self._find_detail), answer.status == 403
+        own = "Model access denied" if is_denied else f"Model request failed: HTTP {answer.status}"
+        message = f"{own}: {detail}" if is_denied else f"{own} - {detail}"
+        refusal = read_refusal(answer.body, answer.status, answer.retry_after_s).refusal
+        return refuse(self._caller.name, message, answer.status, words=detail, own=own, refusal=refusal)
 
     async def _read_stream(
         self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest
@@ -212,7 +221,9 @@ class HttpModel(ABC):
         """Returns the error for a failure in the middle of a stream."""
         if not detail:
             return BrokeProtocol(self._caller.name, INVALID)
-        return UpstreamError(self._caller.name, f"Model request failed: {self._scrub(detail)[:MAX_DETAIL_CHARS]}")
+        words = self._scrub(detail)[:MAX_DETAIL_CHARS]
+        own = "Model request failed"
+        return UpstreamError(self._caller.name, f"{own}: {words}", words=words, own=own)
 
 
 def count_usage(usage: object) -> Usage | None:

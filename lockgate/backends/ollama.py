@@ -107,7 +107,8 @@ class OllamaEmbedder:
         answer = await self._caller.post(outgoing)
         if answer.status != 200:
             detail = read_refusal(answer.body)[:MAX_DETAIL_CHARS] or NO_DETAIL
-            raise refuse(name, f"{_ANSWER_FAILED}HTTP {answer.status} - {detail}", answer.status)
+            own = f"{_ANSWER_FAILED}HTTP {answer.status}"
+            raise refuse(name, f"{own} - {detail}", answer.status, words=detail, own=own)
         try:
             return await decode(answer.body, partial(read_vectors, count=len(texts)))
         except (ValueError, RecursionError):

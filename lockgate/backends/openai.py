@@ -25,9 +25,11 @@ from lockgate.backends.http import (
     decode,
     let_end,
     open_with_health,
+    read_retry_after,
     refuse,
 )
 from lockgate.backends.http_model import DONE, NETWORK_ERROR
+from lockgate.backends.refusals import read_refusal
 from lockgate.backends.replies import refuse_many
 from lockgate.config.settings import OpenAISettings
 from lockgate.errors import BrokeProtocol, UpstreamError
@@ -151,17 +153,17 @@ class CompletionClient(ABC):
 
     async def _read_refusal(self, response: aiohttp.ClientResponse, outgoing: OutgoingRequest) -> UpstreamError:
         """Returns the error in an answer that is no event stream, even with status 200."""
-        answer = HttpResponse(response.status, await self._http.read(response, outgoing))
+        body = await self._http.read(response, outgoing)
+        answer = HttpResponse(response.status, body, read_retry_after(response))
         if answer.status != 200:
             return self._refusal(answer, outgoing)
-        error = find_error(answer.body)
-        if error is None:
-            return BrokeProtocol(NAME, f"{outgoing.failure}the answer is JSON, not a stream of events")
-        return refuse(NAME, error.message, error.code)
+        return _judge(answer.body, f"{outgoing.failure}the answer is JSON, not a stream of events")
 
     def _refusal(self, answer: HttpResponse, outgoing: OutgoingRequest) -> UpstreamError:
         error = find_error(answer.body)
-        return refuse(NAME, outgoing.failure + (UNKNOWN_ERROR if error is None else error.message), answer.status)
+        words, refusal = read_refusal(answer.body, answer.status, answer.retry_after_s)
+        message = outgoing.failure + (UNKNOWN_ERROR if error is None else error.message)
+        return refuse(NAME, message, answer.status, words=words, refusal=refusal)
 
 
 class OpenAIClient(CompletionClient):
@@ -278,7 +280,7 @@ class ChunkReader:
                 break
             message = self._read(data)
             if message is None:
-                self.failure = self._judge(data)
+                self.failure = _judge(data, f"{self._failure_prefix}an event is neither a message nor an error")
                 break
             messages.append(message)
         return messages
@@ -289,12 +291,6 @@ class ChunkReader:
         if message is not None:
             self.usage = message.get("usage")
         return message
-
-    def _judge(self, data: str) -> UpstreamError:
-        error = find_error(data)
-        if error is None:
-            return BrokeProtocol(NAME, f"{self._failure_prefix}an event is neither a message nor an error")
-        return refuse(NAME, error.message, error.code)
 
 
 class EventReader(ChunkReader):
@@ -336,6 +332,14 @@ def _read_message(text: bytes | str) -> dict[str, Any] | None:
     if type(message) is dict and type(message.get("choices")) is list:
         return message
     return None
+
+
+def _judge(data: bytes | str, fault: str) -> UpstreamError:
+    """Returns the error in place of a message; if there is none, a BrokeProtocol with the text of the fault."""
+    error, (words, refusal) = find_error(data), read_refusal(data)
+    if error is not None:
+        return refuse(NAME, error.message, error.code, words=words, refusal=refusal)
+    return UpstreamError(NAME, words, words=words, refusal=refusal) if words else BrokeProtocol(NAME, fault)
 
 
 def find_error(text: bytes | str) -> ServerError | None:

@@ -257,8 +257,8 @@ class SpaceSource:
         answer = await self.caller.post(OutgoingRequest(self.url, self.headers, body, ""))
         if answer.status != 200:
             detail = await decode(answer.body, self._find_detail)
-            message = f"Access denied: {detail}" if answer.status == 403 else f"HTTP {answer.status}: {detail}"
-            raise refuse(self.caller.name, message, answer.status)
+            own = "Access denied" if answer.status == 403 else f"HTTP {answer.status}"
+            raise refuse(self.caller.name, f"{own}: {detail}", answer.status, words=detail, own=own)
         try:
             return await decode(answer.body, partial(read_documents, source=self.path, limit=limit))
         except (ValueError, RecursionError):

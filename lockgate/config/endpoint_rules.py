@@ -23,6 +23,8 @@ class EndpointRules:
     batch_contents: int | None = None  # texts per request to a detector; None: by the settings
     line_headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", NDJSON.encode()),)  # of stream-content answers
     joins_traces: bool = True  # whether requests continue the trace of their caller
+    names_failures: bool = True  # errors name the service that failed; else most have one general text
+    requires_count: bool = False  # a blocked prompt whose tokens cannot be counted is an error
     stop_timeout_s: float | None = 30.0  # how long open requests may take after a stop signal; None: no limit
 
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
-from lockgate.errors import InvalidRequest, LockgateError, RequestError, UnknownDetector, UnsuitableDetector
+from lockgate.errors import (
+    InvalidRequest,
+    LockgateError,
+    RequestError,
+    UnknownDetector,
+    UnsuitableDetector,
+    UpstreamError,
+)
 from lockgate.gate.messages import text_of
 from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Conversation, Detection, Excerpt, Generated, Subject
 from lockgate.gate.verdicts import keep
@@ -237,4 +244,7 @@ async def _review(active: ActiveReview, subject: Subject) -> list[Detection]:
         found = await active.review.review(subject)
     except RequestError as error:
         raise to_invalid_request(name, error) from error
+    except UpstreamError as error:
+        error.known_as = name
+        raise
     return [one._replace(detector_id=name) for one in keep(found, active.threshold)]

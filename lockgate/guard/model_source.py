@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from lockgate.errors import LockgateError, TimedOut, UnknownModel, UpstreamError
+from lockgate.errors import MODEL, LockgateError, TimedOut, UnknownModel, UpstreamError
 from lockgate.gate.values import Frame, Generation
 from lockgate.gate.verdicts import Mask
 from lockgate.guard.stream import Source
@@ -71,7 +71,7 @@ class Deadline:
             if self.until is None:
                 raise
             log_event(LogEvent.UPSTREAM_FAILED, logging.ERROR, part="model", reason=describe_exception(error))
-            raise UpstreamError("model", _BROKEN) from error
+            raise UpstreamError(MODEL, _BROKEN, words="") from error
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -83,7 +83,7 @@ class Deadline:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         if self.until <= loop.time():  # no time left: the model is not called
-            raise TimedOut("model", TIMED_OUT)
+            raise TimedOut(MODEL, TIMED_OUT)
         limit_calls(self.until)
         if self._timer is None:
             self._timer = loop.call_at(self.until, self._expire)
@@ -96,7 +96,7 @@ class Deadline:
         except asyncio.CancelledError:
             if not self._is_late or task.cancelling() > cancelling + 1:  # another task has cancelled this one
                 raise
-            raise TimedOut("model", TIMED_OUT) from None
+            raise TimedOut(MODEL, TIMED_OUT) from None
         finally:
             self._task = None
             if self._is_late:

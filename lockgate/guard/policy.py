@@ -169,6 +169,7 @@ class Policy:
     masks_input: bool = field(init=False)  # the input may be masked before a source or the model gets it
     is_early: bool = field(init=False)  # the model call starts before the input check ends
     hides: bool = field(init=False)  # a finding in the answer may hide text
+    reads_errors: bool = field(init=False)  # error texts of services leave only if the detectors find nothing in them
     trailing: frozenset[str] = field(init=False)  # the detectors of the answer that report at its end
     is_holding: bool = field(init=False)  # a detector holds the answer
     takes_sources: bool = field(init=False)  # a detector of the answer needs the sources of the documents
@@ -180,14 +181,17 @@ class Policy:
         trailing = [one.guard.id for one in self.output if self.is_shadow or not one.holds]
         parts = ("input", "documents", "output", "grounding", "reviews")
         unshared = [part for part in parts if any(not one.guard.shares_readings for one in getattr(self, part))]
+        enforces = bool(self.name) and not self.is_shadow and self._changes_text()
+        hides = self.for_output.changes_text([one.guard.id for one in self.output])
         computed = {
             "unshared": tuple(unshared),
             "is_on": bool(self.input or self.documents or self.output or self.grounding or self.reviews),
-            "enforces": bool(self.name) and not self.is_shadow and self._changes_text(),
+            "enforces": enforces,
             "fallback": self.for_output.fallback,
             "masks_input": masks_input,
             "is_early": self.is_speculative and bool(self.input) and not masks_input,
-            "hides": self.for_output.changes_text([one.guard.id for one in self.output]),
+            "hides": hides,
+            "reads_errors": not self.is_shadow and (enforces or hides),
             "trailing": frozenset(trailing),
             "is_holding": len(trailing) < len(self.output),
             "takes_sources": any(_takes_sources(type(one.reading)) for one in self.output),

@@ -20,13 +20,14 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from lockgate.errors import CheckFailed, LockgateError, TimedOut, Unavailable, UpstreamError
+from lockgate.errors import MODEL, CheckFailed, GenerationFailed, LockgateError, UpstreamError
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Document, Subject
 from lockgate.gate.verdicts import Action, Judge, Mask, Verdict, hide, judge_whole
 from lockgate.guard.detectors import ActiveGuard, review_all
+from lockgate.guard.error_words import read_words
 from lockgate.guard.policy import Chunking, Meter, Policy, find_sentence, ground, pass_sources
 from lockgate.guard.stream import Slice, Source, Watch, detect_slices, open_guarded_stream
 from lockgate.task_groups import run_group
@@ -139,13 +140,19 @@ async def open_guarded(request: GuardedRequest) -> AsyncIterator[AsyncGenerator[
     """Opens the events of a request: the surface's events and GuardEvents. Leaving the context stops all its tasks.
 
     An UpstreamError that does not come from the model or a source is a detector's; a policy makes it a CheckFailed.
+    The text of a failing model is read by the policy's detectors, wherever the model failed.
     """
     run = _GuardedRun(request)
     try:
         async with aclosing(run.events()) as events:
             yield events
+    except GenerationFailed as error:
+        await read_words(error, request.policy)
+        raise
     except UpstreamError as error:
         if error in run.source_errors:
+            error.known_as = MODEL
+            await read_words(error, request.policy)
             raise
         request.meter.note_failure(error.service)
         if request.policy.name:
@@ -159,8 +166,7 @@ async def open_guarded(request: GuardedRequest) -> AsyncIterator[AsyncGenerator[
 def to_check_failed(error: UpstreamError) -> CheckFailed:
     """Logs a failure of a detector or chunker; returns an error for the client without the failure's message."""
     log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=error.service, reason=name_causes(error))
-    kept = next((kind.status for kind in (Unavailable, TimedOut) if isinstance(error, kind)), None)
-    return CheckFailed(error.service, status=kept)
+    return CheckFailed(error.service, status=error.reply_status)
 
 
 class Speculation:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from lockgate.errors import GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
+from lockgate.errors import MODEL, GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.prompt import AnswerGrounds, Citation, CitationScanner, build_prompt, explain_missing_documents
 from lockgate.gate.receipts import Receipt
@@ -321,7 +321,9 @@ class _AnswerRun:
             if not isinstance(error, UpstreamError):
                 raise
             cause = TIMED_OUT if isinstance(error, TimedOut) else error.message
-            raise GenerationFailed(cause, question.model_path, latency_ms) from error
+            error.known_as = MODEL
+            own = error.own or error.summary
+            raise GenerationFailed(cause, question.model_path, latency_ms, words=error.words, own=own) from error
         log_event(
             LogEvent.MODEL_QUERY_COMPLETED, latency_ms=self.elapsed_ms(self._generation_started_at), status="success"
         )

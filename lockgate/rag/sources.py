@@ -16,6 +16,7 @@ from lockgate.errors import TimedOut, UpstreamError
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import Detection, Document
 from lockgate.gate.verdicts import Verdict, judge_whole, mask_part
+from lockgate.guard.error_words import read_words
 from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import to_check_failed
 from lockgate.guard.stream import detect_contents
@@ -27,6 +28,7 @@ from lockgate.telemetry import LogEvent, describe_exception, limit_calls, log_ev
 
 TIMED_OUT = "Request timed out"
 _BROKEN = "The source failed"
+_SOURCE = "source"  # how errors name it
 _AFTER_TITLE = "\n\n"
 _WINDOW = 64  # documents of one source with a task at the same time
 MAX_LOGGED_CHARS = 200
@@ -114,7 +116,7 @@ class DocumentReader:
 
     async def ask(self, path: str, search: Search, limit: int, until: float) -> Retrieval:
         """Runs a search until that time of the loop's clock; returns at most `limit` documents that may be used."""
-        retrieval = await _query(path, search, limit, until)
+        retrieval = await _query(path, search, limit, until, self._policy)
         room = most = min(self._bounds.source, self._remaining)
         kept: list[Document] = []
         cut = 0
@@ -207,8 +209,11 @@ def _read_text(document: Document) -> str:
     return document.title + _AFTER_TITLE + document.text if document.title else document.text
 
 
-async def _query(path: str, search: Search, limit: int, until: float) -> Retrieval:
-    """Runs a search; a failure becomes part of the result and is logged without the source's message."""
+async def _query(path: str, search: Search, limit: int, until: float, policy: Policy) -> Retrieval:
+    """Runs a search; a failure becomes part of the result and is logged without the source's message.
+
+    The policy's detectors read that message.
+    """
     loop = asyncio.get_running_loop()
     started = loop.time()
     source = path[:MAX_LOGGED_CHARS]
@@ -225,6 +230,8 @@ async def _query(path: str, search: Search, limit: int, until: float) -> Retriev
         except (TimeoutError, TimedOut):
             reason = TimedOut.__name__
         except UpstreamError as error:
+            error.known_as = _SOURCE
+            await read_words(error, policy)
             retrieval, reason = Retrieval(path, Status.ERROR, error=error.message or _BROKEN), name_causes(error)
         except Exception as error:  # noqa: BLE001 - a source may be third-party code; the others continue
             retrieval, reason = Retrieval(path, Status.ERROR, error=_BROKEN), describe_exception(error)

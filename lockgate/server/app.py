@@ -64,10 +64,12 @@ class App:
         callers: Callers | None = None,
         encode_error: ErrorEncoder | None = None,
         required: Mapping[str, str] = MappingProxyType({}),
+        names_failures: bool = True,
     ) -> None:
         self._required = required
         self._is_counted = any(find_endpoint(path).scope is not Scope.PROBE for path in routes)
         self._encode_error = encode_error
+        self._names_failures = names_failures
         self._routes = {path: self._build_route(path, methods) for path, methods in routes.items()}
         self._has_policies = any(split_policy(path) is not None for path in routes)
         self._permits = max_streams
@@ -197,7 +199,7 @@ class App:
             self._permits += 1
 
     async def _answer_error(self, exchange: Exchange, error: Exception) -> None:
-        reply = reply_to(error)
+        reply = reply_to(error, names_failures=self._names_failures)
         try:
             async with asyncio.timeout(_ERROR_REPLY_S):
                 await exchange.reply.fail(reply)

@@ -11,6 +11,7 @@ from lockgate.errors import (
     HeldTooMuch,
     LockgateError,
     OverloadedError,
+    Refusal,
     RequestError,
     RequestTimedOut,
     TooManyRequests,
@@ -24,11 +25,12 @@ _PASSED_ON = frozenset({400, 404, 422, 503})
 
 
 class ErrorReply(NamedTuple):
-    """The status and text of an error that the caller receives."""
+    """The status and text of an error that the caller receives; `refusal` if a model has refused the request."""
 
     status: int
     details: str
     retry_after_s: int | None = None
+    refusal: Refusal | None = None
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -39,22 +41,38 @@ class ErrorReply(NamedTuple):
         return headers
 
 
-def reply_to(error: Exception) -> ErrorReply:
-    """The reply to an error. Causes that the reply hides are logged."""
+def reply_to(error: Exception, *, names_failures: bool = True) -> ErrorReply:
+    """The reply to an error. Causes that the reply hides are logged.
+
+    `names_failures`: the reply to a failure of a service names the service; else most of them have one general text.
+    """
     match error:
         case OverloadedError() | TooManyRequests():
             return ErrorReply(error.status, error.message, error.retry_after_s)
-        case RequestError() | HeldTooMuch() | RequestTimedOut() | GenerationFailed() | CheckFailed() | TurnFailed():
+        case TurnFailed():
+            return ErrorReply(error.status, error.message, error.retry_after_s)
+        case RequestError() | HeldTooMuch() | RequestTimedOut() | GenerationFailed() | CheckFailed():
             return ErrorReply(error.status, error.message)
         case UpstreamError():
             note_failure(error)
-            return ErrorReply(error.status, error.message) if error.status in _PASSED_ON else ErrorReply(500, GENERIC)
+            return _name_failure(error) if names_failures else _hide_failure(error)
         case LockgateError():
             log_event(LogEvent.FAILED, logging.ERROR, reason=error.message)
             return ErrorReply(500, GENERIC)
         case _:
             logger.error(LogEvent.FAILED.value, exc_info=error)
             return ErrorReply(500, GENERIC)
+
+
+def _name_failure(error: UpstreamError) -> ErrorReply:
+    status, refusal = error.reply_status, error.refusal
+    if refusal is None or refusal.status != status:
+        return ErrorReply(status, error.reply_text)
+    return ErrorReply(status, error.reply_text, refusal.retry_after_s, refusal)
+
+
+def _hide_failure(error: UpstreamError) -> ErrorReply:
+    return ErrorReply(error.status, error.message) if error.status in _PASSED_ON else ErrorReply(500, GENERIC)
 
 
 def note_failure(error: UpstreamError) -> None:

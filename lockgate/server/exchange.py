@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from lockgate.config.grants import ANYTHING, Grant
-from lockgate.errors import UnreadableBody
+from lockgate.errors import Refusal, UnreadableBody
 from lockgate.gate.sse import encode_event
 from lockgate.server.error_replies import ErrorReply
 from lockgate.sessions.turns import ANONYMOUS
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 Header = tuple[bytes, bytes]
 Headers = list[Header]
-ErrorEncoder = Callable[[int, str], bytes]  # the body of an error from its status and text
 CONNECTION_EXTENSION = "lockgate.connection"  # in `scope["extensions"]`: a ClientConnection
 KEY_HEADER = b"x-lockgate-key"
 CORRELATION_HEADER = b"X-Correlation-ID"
@@ -36,6 +35,13 @@ _FRAMING = frozenset(
 _JSON: Header = (b"content-type", b"application/json")
 _NO_STREAM = "no stream is open"
 TOO_LARGE = "Failed to buffer the request body: length limit exceeded"
+
+
+class ErrorEncoder(Protocol):
+    """Encodes the body of an error."""
+
+    def __call__(self, status: int, details: str, refusal: Refusal | None = None, /) -> bytes:
+        """`refusal` is that of a model, whose type and code some clients read."""
 
 
 class ReplyBody(Protocol):
@@ -285,7 +291,8 @@ class HttpReply:
         def end_with_error(reply: ErrorReply) -> bytes:
             if encode_error is not None:
                 return encode_error(reply.details) + done
-            return encode_event(self.encode_error(reply.status, reply.details).decode(), error_event) + done
+            body = self.encode_error(reply.status, reply.details, reply.refusal)
+            return encode_event(body.decode(), error_event) + done
 
         await self.start_stream([*_EVENTS, *headers], end_with_error)
         if self._body is not None:
@@ -324,7 +331,8 @@ class HttpReply:
             await self.write(self._end_with_error(reply))
             await self.end()
         elif not self.status:
-            await self.answer(reply.status, self.encode_error(reply.status, reply.details), _JSON, *reply.headers)
+            body = self.encode_error(reply.status, reply.details, reply.refusal)
+            await self.answer(reply.status, body, _JSON, *reply.headers)
 
     def drop(self) -> None:
         """Abort the connection."""

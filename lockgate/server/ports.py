@@ -262,6 +262,7 @@ def build_api_app(gateway: Gateway, readiness: Readiness | None = None, callers:
         timeout_s=settings.limits.request_timeout_s,
         callers=callers or Callers(settings.callers.values()),
         required=settings.required_policies,
+        names_failures=gateway.rules.names_failures,
     )
     app.cors = Cors(settings)
     app.is_correlated = True

@@ -26,5 +26,17 @@ def ended_badly(events: list[Any], error: dict[str, Any], *, has_mark: bool = Tr
 
 
 def error_of(status: int, details: str) -> dict[str, Any]:
-    """What a caller reads of a service's failure: its words for a few statuses, else none."""
+    """What a caller reads of a service's failure under `compat: fms`: its words for a few statuses, else none."""
     return {"code": status, "details": details} if status in PASSED_ON else GENERIC
+
+
+def failure(name: str, status: int = 502, words: str = "") -> dict[str, Any]:
+    """What a caller reads of a service that has failed, and of what it said (D-41)."""
+    how = {502: "failed", 503: "is not available", 504: "did not answer in time"}.get(status, "refused the request")
+    return {"code": status, "details": f"`{name}` {how}" + (f": {words}" if words else "")}
+
+
+def failure_after(name: str, answered: int, words: str = "") -> dict[str, Any]:
+    """The same for a service that answered with a status: a model may refuse a request."""
+    kept = {400, 422, 429, 503, 504} if name == "model" else {503, 504}
+    return failure(name, answered if answered in kept else 502, words)

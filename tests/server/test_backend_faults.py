@@ -34,7 +34,7 @@ from tests.server.backend_peers import (
     said,
     speak,
 )
-from tests.server.endings import ended_badly, ended_well, error_of
+from tests.server.endings import ended_badly, ended_well, error_of, failure, failure_after
 from tests.server.gateways import (
     CHAT,
     GENERIC,
@@ -55,23 +55,24 @@ from tests.waits import until
 
 
 @pytest.mark.parametrize("status", STATUSES)
-async def test_a_refusal_is_told_in_the_servers_words_where_its_status_may_pass(status: int) -> None:
-    """G-32, G-138: the HTTP status counts, not the code in the body."""
+async def test_a_refusal_has_a_status_that_tells_who_is_at_fault_and_the_servers_words(status: int) -> None:
+    """D-41: the HTTP status counts, not the code in the body, which may be a number, a string or null."""
     error = {"message": "too hot", "type": "T", "param": None, "code": 418}
     forms: list[tuple[Any, str]] = [
         ({"error": error}, "too hot"),
         ({"object": "error", **error}, "too hot"),
-        ({"error": error | {"code": "x"}}, "unknown error occurred"),
-        ({"detail": "x"}, "unknown error occurred"),
-        (None, "unknown error occurred"),
+        ({"error": error | {"code": "x"}}, "too hot"),
+        ({"error": error | {"code": None}}, "too hot"),
+        ({"error": "too hot"}, "too hot"),
+        ({"detail": "x"}, "x"),
+        (None, ""),
     ]
     async with before(break_off) as (port, peer):
         for body, words in forms:
             peer.script = reply(b"", status) if body is None else reply_json(body, status)
             for is_stream in (False, True):
-                for path, _, answer in await ask_all(port, is_stream=is_stream, modes=THREE):
-                    what = "chat completion" if path == CHAT else "completion"
-                    check(answer, error_of(status, f"{what} request failed for `m`: {words}"), is_stream)
+                for _, _, answer in await ask_all(port, is_stream=is_stream, modes=THREE):
+                    check(answer, failure_after("model", status, words), is_stream)
     assert len(peer.received) == len(forms) * 2 * 2 * len(THREE)  # never asked twice
 
 
@@ -94,23 +95,23 @@ BROKEN: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-async def test_a_server_that_breaks_down_before_it_answers_is_one_general_error(how: str) -> None:
-    """G-34."""
+async def test_a_server_that_breaks_down_before_it_answers_is_named_by_one_error(how: str) -> None:
+    """D-41."""
     is_silent = how == "is silent"
     async with before(BROKEN[how], patience=1 if is_silent else 600) as (port, peer):
         whole, streamed = await asyncio.gather(ask_all(port, is_stream=False), ask_all(port, is_stream=True))
     for is_stream, answers in ((False, whole), (True, streamed)):
         for _, _, answer in answers:
-            check(answer, GENERIC, is_stream)
+            check(answer, failure("model", 504 if is_silent else 502), is_stream)
     assert len(peer.received) <= 2 * 2 * len(MODES)
     assert is_silent or len(peer.received) == 2 * 2 * len(MODES)
 
 
-async def test_a_server_that_is_not_there_is_one_general_error() -> None:
+async def test_a_server_that_is_not_there_is_named_by_one_error() -> None:
     async with open_closed_port() as nobody, gateway(config(nobody.port or 0)) as port:
         for is_stream in (False, True):
             for _, _, answer in await ask_all(port, is_stream=is_stream):
-                check(answer, GENERIC, is_stream)
+                check(answer, failure("model", 503), is_stream)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ async def test_a_whole_answer_without_a_text_to_read_never_leaves(choice: Any) -
     """G-34, G-95, G-97."""
     async with before(reply_json({"id": "c1", "choices": [choice]})) as (port, _):
         for _, _, answer in await ask_all(port, is_stream=False):
-            check(answer, GENERIC, False)
+            check(answer, failure("model"), False)
 
 
 @pytest.mark.parametrize("role", [["assistant"], {"a": 1}, 5, None])
@@ -153,10 +154,10 @@ async def test_a_role_of_any_type_is_no_reason_not_to_read(role: Any) -> None:
         (break_off, (408, "")),
     ],
 )
-async def test_a_count_that_fails_fails_the_request(script: Script, error: tuple[int, str]) -> None:
+async def test_under_fms_a_count_that_fails_fails_the_request(script: Script, error: tuple[int, str]) -> None:
     """G-88, G-137: what was found in the prompt is not told."""
     expected = error_of(error[0], f"tokenize request failed for `m`: {error[1]}")
-    async with before(script) as (port, peer):
+    async with before(script, LOCKGATE_COMPAT="fms") as (port, peer):
         for path in (CHAT, TEXT):
             for is_stream in (False, True):
                 body = request(path, "plain", is_stream=is_stream)
@@ -167,14 +168,29 @@ async def test_a_count_that_fails_fails_the_request(script: Script, error: tuple
     assert {one.path for one in peer.received} == {"/tokenize"}
 
 
+@pytest.mark.parametrize("script", [reply(b"", 503), reply_json({"tokens": [1]}), break_off])
+async def test_a_count_that_fails_is_0_and_the_answer_is_given(script: Script) -> None:
+    """D-37."""
+    async with before(script) as (port, _):
+        for path in (CHAT, TEXT):
+            for is_stream in (False, True):
+                body = request(path, "plain", is_stream=is_stream) | {"detectors": {"input": {"words": {}}}}
+                if path == CHAT:
+                    body["messages"] = [{"role": "user", "content": "Be done."}]
+                answer = await ask(port, path, body | {"prompt": "Be done."})
+                told = ended_well(events_of(answer))[0] if is_stream else answer.json()
+                assert told["usage"]["prompt_tokens"] == 0
+                assert [one["text"] for one in told["detections"]["input"][0]["results"]] == ["done"]
+
+
 # Inside of a stream.
 
 
 @pytest.mark.parametrize("code", [*STATUSES, "late", None])
 async def test_an_error_in_a_stream_is_its_last_word(code: int | str | None) -> None:
-    """G-139, G-164, G-165: no prefix; what was complete leaves first; what the server says later does not count."""
+    """G-164, G-165, D-41: what was complete leaves first; what the server says later does not count."""
     error = {"message": "too hot", "type": "T", "code": code}
-    expected = error_of(code, "too hot") if isinstance(code, int) else GENERIC
+    expected = failure_after("model", code if isinstance(code, int) else 500, "too hot")
     async with before(break_off) as (port, peer):
         for event in ({"error": error}, {"object": "error", **error}):
             for texts in ([], [FIRST, "Two"]):
@@ -216,7 +232,8 @@ async def test_a_stream_that_breaks_off_ends_with_one_error_behind_what_was_comp
     async with before(script, LOCKGATE_COMPAT=compat) as (port, _):
         answers = await asyncio.gather(*[ask_one(port, *case) for case in cases])
     for (path, mode), answer in zip(cases, answers, strict=True):
-        assert said(path, ended_badly(events_of(answer), GENERIC)) == complete(mode)
+        expected = GENERIC if compat == "fms" else failure("model")
+        assert said(path, ended_badly(events_of(answer), expected)) == complete(mode)
 
 
 @pytest.mark.parametrize(
@@ -234,12 +251,12 @@ async def test_a_stream_that_breaks_off_ends_with_one_error_behind_what_was_comp
     ],
     ids=["cut", "null", "text", "list", "no list", "no choices", "surrogate", "huge", "huge message"],
 )
-async def test_an_event_that_is_no_message_is_a_general_error_behind_what_was_complete(data: bytes) -> None:
+async def test_an_event_that_is_no_message_is_an_error_behind_what_was_complete(data: bytes) -> None:
     """G-139."""
     then = b"data: " + data + b"\n\n" + sse(chunk("never"), "[DONE]")
     async with before(speak(FIRST, "Two", then=then)) as (port, _):
         for path, mode, answer in await ask_all(port, is_stream=True):
-            assert said(path, ended_badly(events_of(answer), GENERIC)) == complete(mode)
+            assert said(path, ended_badly(events_of(answer), failure("model"))) == complete(mode)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +283,7 @@ async def test_a_choice_that_cannot_be_read_ends_a_stream_that_is_read(choice: A
             if mode == "plain":
                 assert ended_well(events)[-1]["choices"] == [choice]
             else:
-                assert said(path, ended_badly(events, GENERIC)) == complete(mode)
+                assert said(path, ended_badly(events, failure("model"))) == complete(mode)
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,9 @@ from tests.contracts.grpc_peers import (
     stream_nothing,
 )
 from tests.contracts.http_peers import Exchange, open_peer, stream
-from tests.server.endings import ended_badly, ended_well, error_of
+from tests.server.endings import ended_badly, ended_well, failure
 from tests.server.gateways import (
     CHAT,
-    GENERIC,
     GROWING_S,
     TEXT,
     V1,
@@ -47,11 +46,6 @@ from tests.waits import forever
 
 FIRST, SECOND, THIRD = PIECES = ("One is done. ", "Two is done. ", "Three")
 SAID = "".join(PIECES)
-HTTP_STATUS = {
-    grpc.StatusCode.INVALID_ARGUMENT: 400,
-    grpc.StatusCode.NOT_FOUND: 404,
-    grpc.StatusCode.UNAVAILABLE: 503,
-}
 CODES = [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK]
 
 
@@ -216,10 +210,17 @@ async def check_whole(port: int, error: dict[str, Any]) -> None:
             assert (answer.status, answer.json()) == (error["code"], error)
 
 
+def told(code: grpc.StatusCode) -> dict[str, Any]:
+    """What a caller reads when the chunker has ended a call with this status."""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return failure("cut", 504)
+    return failure("cut", 503 if code is grpc.StatusCode.UNAVAILABLE else 502, "why")
+
+
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
 async def test_every_status_of_a_chunker_has_its_answer(code: grpc.StatusCode) -> None:
-    """G-33, G-124; nothing is asked twice."""
-    error = error_of(HTTP_STATUS.get(code, 500), "chunker request failed for `cut`: why")
+    """D-41; nothing is asked twice."""
+    error = told(code)
     async with before(failing_with(code, "why"), script(code)) as (port, record):
         await check_whole(port, error)
         assert record.calls == 4
@@ -230,7 +231,7 @@ async def test_every_status_of_a_chunker_has_its_answer(code: grpc.StatusCode) -
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL], ids=lambda code: code.name)
 async def test_what_was_cut_before_the_failure_has_left(code: grpc.StatusCode) -> None:
     """G-147, G-164."""
-    ears, error = Ears(), error_of(HTTP_STATUS.get(code, 500), "chunker request failed for `cut`: why")
+    ears, error = Ears(), told(code)
     async with before(converse=script(ONE, code, ears=ears)) as (port, _):
         assert await read_streams(port, error, ears) == {FIRST}
 
@@ -257,7 +258,7 @@ async def test_a_chunker_that_breaks_its_promise_opens_no_gate(how: str) -> None
     """G-121: chunks come in order and leave out nothing but white space."""
     ears = Ears()
     async with before(converse=script(*FAULTS[how], ears=ears)) as (port, _):
-        assert await read_streams(port, GENERIC, ears) == {FIRST}
+        assert await read_streams(port, failure("cut"), ears) == {FIRST}
 
 
 @pytest.mark.parametrize(
@@ -265,18 +266,19 @@ async def test_a_chunker_that_breaks_its_promise_opens_no_gate(how: str) -> None
 )
 async def test_a_first_chunk_that_is_wrong_lets_nothing_out(first: Any) -> None:
     async with before(converse=script(first, ONE, TWO, THREE)) as (port, _):
-        assert await read_streams(port, GENERIC) == {""}
+        assert await read_streams(port, failure("cut")) == {""}
 
 
 async def test_a_chunker_that_ends_before_it_has_read_anything_is_a_fault() -> None:
     async with before(converse=script(reads=False)) as (port, _):
-        assert await read_streams(port, GENERIC) == {""}
+        assert await read_streams(port, failure("cut")) == {""}
 
 
 async def test_a_chunker_that_says_nothing_is_given_up() -> None:
     async with before(patience=1) as (port, record):
         while not record.left.is_set():
-            _, texts = await asyncio.gather(check_whole(port, GENERIC), read_streams(port, GENERIC))
+            late = failure("cut", 504)
+            _, texts = await asyncio.gather(check_whole(port, late), read_streams(port, late))
             assert texts == {""}
 
 
@@ -316,7 +318,7 @@ async def test_a_model_that_breaks_off_ends_the_chunker_behind_what_was_cut() ->
     server = build_chunker_server(converse=converse)
     async with open_peer(model) as peer, server.listening() as chunker, gateway(config(peer.port, chunker)) as port:
         events = events_of(await listen(port, CHAT, chat(True, "words", "more"), ears.of(0)))
-        assert said(CHAT, ended_badly(events, GENERIC)) == FIRST
+        assert said(CHAT, ended_badly(events, failure("model"))) == FIRST
         await server.record.left.wait()
 
 
@@ -348,12 +350,13 @@ async def test_no_unread_text_of_a_generation_server_leaves_either(how: str) -> 
     """G-147: one error, and no mark."""
     ears = Ears(1)
     async with generating(converse=script(*FAULTS[how], ears=ears)) as port:
-        rest = ended_badly(events_of(await listen(port, V1_STREAM, V1_BODY, ears.of(0))), GENERIC, has_mark=False)
+        answer = await listen(port, V1_STREAM, V1_BODY, ears.of(0))
+        rest = ended_badly(events_of(answer), failure("cut"), has_mark=False)
         assert "".join(event["generated_text"] for event in rest) == FIRST
 
 
 async def test_a_status_of_a_chunker_ends_what_a_generation_server_said() -> None:
-    gone = error_of(503, "chunker request failed for `cut`: why")
+    gone = failure("cut", 503, "why")
     down = grpc.StatusCode.UNAVAILABLE
     async with generating(failing_with(down, "why"), script(down)) as port:
         answer = await ask(port, V1, V1_BODY)
@@ -436,7 +439,7 @@ async def test_the_orchestrators_rules_allow_any_gap() -> None:
 @pytest.mark.parametrize("places", [[(0, 7, "Goodbye")], [(1, 14, FIRST)], [(26, 99, THIRD + "!")], [(-1, 12, FIRST)]])
 async def test_of_a_whole_text_chunks_are_what_was_sent(places: Any) -> None:
     async with before(tokens(*places)) as (port, _):
-        await check_whole(port, GENERIC)
+        await check_whole(port, failure("cut"))
 
 
 # How often a chunker is asked.

@@ -24,7 +24,7 @@ from tests.contracts.http_peers import (
     stay_silent,
     stream,
 )
-from tests.server.endings import ended_badly, ended_well, error_of
+from tests.server.endings import ended_badly, ended_well, error_of, failure, failure_after
 from tests.server.gateways import (
     CHAT,
     GENERIC,
@@ -151,11 +151,11 @@ def said(path: str, events: list[Any]) -> str:
     return "".join(choice["text"] for event in events for choice in event["choices"])
 
 
-async def check_everywhere(port: int, status: int, words: str | None) -> None:
+async def check_everywhere(port: int, status: int, words: str) -> None:
     """The same failure at every endpoint, and the text that stays."""
 
     def error(name: str) -> dict[str, Any]:
-        return GENERIC if words is None else error_of(status, f"detector request failed for `{name}`: {words}")
+        return failure_after(name, status, words)
 
     line = {"detectors": {"fine": {}, "bad": {}}, "content": SAID}
     whole, streamed, v1, lines = await asyncio.gather(
@@ -173,7 +173,7 @@ async def check_everywhere(port: int, status: int, words: str | None) -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 async def test_the_statuses_of_detectors_reach_the_caller_or_not(status: int) -> None:
-    """G-32, G-114: a body of another form leaves the words empty, with the blank before them."""
+    """D-41, G-114: a body of another form has no words."""
     async with before(reply_json({"code": status, "message": "too hot"}, status)) as (port, peer):
         await check_everywhere(port, status, "too hot")
         peer.script = reply(b"", status)
@@ -184,21 +184,19 @@ async def test_the_statuses_of_detectors_reach_the_caller_or_not(status: int) ->
     ("status", "body", "expected", "words"),
     [
         (500, {"code": 404, "message": "no such thing"}, 404, "no such thing"),
-        (422, {"code": 500, "message": "bug"}, 500, None),
+        (422, {"code": 500, "message": "bug"}, 500, "bug"),
         (422, {"code": 7, "message": "odd"}, 422, "odd"),
         (503, {"code": 1000, "message": "odd"}, 503, "odd"),
         (400, {"code": -1, "message": "odd"}, 400, ""),
         (400, {"code": "400", "message": "odd"}, 400, ""),
         (422, {"detail": [{"loc": ["body"], "msg": "field required"}]}, 422, ""),
         (404, {"detail": "Not Found"}, 404, ""),
-        (201, [[]], 500, None),
-        (204, None, 500, None),
-        (302, {"code": 302, "message": "there"}, 500, None),
+        (201, [[]], 500, ""),
+        (204, None, 500, ""),
+        (302, {"code": 302, "message": "there"}, 500, "there"),
     ],
 )
-async def test_the_code_in_the_body_counts_unless_it_is_none(
-    status: int, body: Any, expected: int, words: str | None
-) -> None:
+async def test_the_code_in_the_body_counts_unless_it_is_none(status: int, body: Any, expected: int, words: str) -> None:
     """G-114, LIM-35."""
     async with before(reply(b"", status) if body is None else reply_json(body, status)) as (port, _):
         await check_everywhere(port, expected, words)
@@ -220,19 +218,19 @@ BROKEN: dict[str, Script] = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-async def test_a_detector_that_breaks_down_is_one_general_error_and_nothing_unread_leaves(how: str) -> None:
-    """G-34."""
+async def test_a_detector_that_breaks_down_is_named_by_one_error_and_nothing_unread_leaves(how: str) -> None:
+    """D-41."""
     async with before(BROKEN[how], patience=1 if how == "is silent" else 600) as (port, _):
-        await check_everywhere(port, 500, None)
+        await check_everywhere(port, 504 if how == "is silent" else 502, "")
 
 
-async def test_a_detector_that_is_not_there_is_one_general_error() -> None:
+async def test_a_detector_that_is_not_there_is_named_by_one_error() -> None:
     async with (
         open_peer(speak) as model,
         open_closed_port() as nobody,
         gateway(config(model.port, nobody.port or 0)) as port,
     ):
-        await check_everywhere(port, 500, None)
+        await check_everywhere(port, 503, "")
 
 
 FOUND = {"start": 0, "end": 3, "text": "One", "detection": "x", "detection_type": "y", "score": 0.9}
@@ -258,10 +256,10 @@ async def test_a_finding_of_the_wrong_shape_lets_nothing_out(change: dict[str, A
         for name in ("content", "chat output", "text output", "chat input"):
             path, _, body = WHOLE_CASES[name]
             answer = await ask(port, path, body)
-            assert (answer.status, answer.json()) == (500, GENERIC)
+            assert (answer.status, answer.json()) == (502, failure("bad"))
         for name in ("chat chunked", "chat whole", "text chunked"):
-            path, _, body, left = STREAM_CASES[name]
-            assert said(path, ended_badly(events_of(await ask(port, path, body)), GENERIC)) == left
+            path, asked, body, left = STREAM_CASES[name]
+            assert said(path, ended_badly(events_of(await ask(port, path, body)), failure(asked))) == left
 
 
 LIES: dict[str, list[Any]] = {
@@ -327,7 +325,8 @@ async def test_what_was_read_before_the_failure_has_left_and_nothing_else(compat
         if b"done. " in answer.body or b'"processed_index":13' in answer.body:
             is_heard.set()
 
-    gone = error_of(503, "detector request failed for `bad`: gone")
+    of_fms = error_of(503, "detector request failed for `bad`: gone")
+    gone = of_fms if compat == "fms" else failure("bad", 503, "gone")
     async with before(script, LOCKGATE_COMPAT=compat) as (port, _):
         for path, make in ((CHAT, chat), (TEXT, text)):
             reviewer = "talk" if path == CHAT else "about"
@@ -346,7 +345,7 @@ async def test_detectors_that_fail_at_once_are_one_error() -> None:
     """G-105."""
     async with before(reply_json({"code": 503, "message": "gone"}, 503)) as (port, _):
         both: dict[str, Any] = {"bad": {}, "worse": {}}
-        errors = [error_of(503, f"detector request failed for `{name}`: gone") for name in both]
+        errors = [failure(name, 503, "gone") for name in both]
         answer = await ask(port, CONTENT, {"content": SAID, "detectors": both})
         assert answer.json() in errors
         for output in (both, both | {"whole": {}, "talk": {}}):
@@ -362,7 +361,7 @@ async def test_reviewers_that_fail_at_once_are_one_error() -> None:
   gossip: {type: text_chat, embedded: "tests.server.slow_parts:open_broken_detector"}
 """
     async with before(reply_json({"code": 503, "message": "gone"}, 503), extra) as (port, _):
-        gone = error_of(503, "detector request failed for `talk`: gone")
+        gone = failure("talk", 503, "gone")
         answer = await ask(port, DETECTION + "chat", {"messages": USER, "detectors": {"talk": {}, "gossip": {}}})
         assert answer.json() in (gone, GENERIC)
         events = events_of(await ask(port, CHAT, chat(True, output={"talk": {}, "gossip": {}})))
@@ -382,10 +381,10 @@ async def test_a_reviewer_of_generated_text_that_fails_fails_the_request() -> No
         extra = f"generation: {{provider: nlp, service: {{hostname: 127.0.0.1, port: {backend}}}}}"
         async with before(reply_json({"code": 400, "message": "no"}, 400), extra) as (port, peer):
             answer = await ask(port, "/api/v2/text/generation-detection", body)
-            assert (answer.status, answer.json()) == (400, error_of(400, "detector request failed for `about`: no"))
+            assert (answer.status, answer.json()) == (502, failure("about", 502, "no"))
             peer.script = break_off
             answer = await ask(port, "/api/v2/text/generation-detection", body)
-            assert (answer.status, answer.json()) == (500, GENERIC)
+            assert (answer.status, answer.json()) == (502, failure("about"))
 
 
 async def test_a_failure_does_not_wait_for_a_slow_detector_and_takes_it_along() -> None:
@@ -398,7 +397,7 @@ async def test_a_failure_does_not_wait_for_a_slow_detector_and_takes_it_along() 
         else:
             await exchange.answer(b'{"code":400,"message":"no"}', 400)
 
-    no = error_of(400, "detector request failed for `bad`: no")
+    no = failure("bad", 502, "no")
     async with before(script) as (port, _):
         events = events_of(await ask(port, CHAT, chat(True, output={"worse": {}, "bad": {}})))
         assert ended_badly(events, no) == []

@@ -25,8 +25,8 @@ from tests.contracts.grpc_peers import (
     stream_nothing,
 )
 from tests.contracts.http_peers import Exchange, open_peer
-from tests.server.endings import ended_badly, error_of
-from tests.server.gateways import GENERIC, V1, V1_STREAM, ask, events_of, gateway
+from tests.server.endings import ended_badly, error_of, failure, failure_after
+from tests.server.gateways import V1, V1_STREAM, ask, events_of, gateway
 
 DETECT = "/api/v2/text/generation-detection"
 PROVIDERS = ["nlp", "tgis"]
@@ -232,16 +232,29 @@ async def test_a_prompt_with_a_finding_is_counted_and_goes_no_further(provider: 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize(("code", "status"), STATUSES[:5], ids=lambda one: getattr(one, "name", str(one)))
-async def test_a_count_that_fails_fails_the_request(provider: str, code: grpc.StatusCode, status: int) -> None:
+async def test_under_fms_a_count_that_fails_fails_the_request(
+    provider: str, code: grpc.StatusCode, status: int
+) -> None:
     """G-62."""
     error = error_of(status, "tokenize request failed for `m`: why")
-    async with before(provider, count=answering(code)) as (port, _):
+    async with before(provider, count=answering(code), LOCKGATE_COMPAT="fms") as (port, _):
         got = await ask(port, V1, wanted("Bob", input={"bob": {}}))
         assert (got.status, got.json()) == (error["code"], error)
         assert (
             ended_badly(events_of(await ask(port, V1_STREAM, wanted("Bob", input={"bob": {}}))), error, has_mark=False)
             == []
         )
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("answered", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL, b"\xff"], ids=repr)
+async def test_a_count_that_fails_is_0_and_the_findings_are_given(provider: str, answered: Any) -> None:
+    """D-37."""
+    async with before(provider, count=answering(answered)) as (port, _):
+        body = wanted("Bob", input={"bob": {}})
+        got = (await ask(port, V1, body)).json()
+        assert (got["input_token_count"], len(got["token_classification_results"]["input"])) == (0, 1)
+        assert events_of(await ask(port, V1_STREAM, body)) == [got]
 
 
 @pytest.mark.parametrize(
@@ -410,8 +423,9 @@ async def test_an_empty_stream_asks_no_chunker_and_is_no_error(compat: str) -> N
 async def test_every_status_has_its_answer_and_only_caikit_is_asked_again(
     provider: str, code: grpc.StatusCode, status: int
 ) -> None:
-    """G-32, G-33, G-126: 1 + 3 times while it is unavailable."""
-    error = error_of(status, "generate request failed for `m`: why")
+    """D-41, G-126: 1 + 3 times while it is unavailable."""
+    is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
+    error = failure("model", 504) if is_late else failure_after("model", status, "why")
     async with before(provider, whole=answering(code), stream=streaming(code)) as (port, record):
         calls = 4 if provider == "nlp" and status == 503 else 1
         for path, body in (
@@ -442,7 +456,8 @@ async def test_retries_can_be_set_and_end_with_the_first_success() -> None:
 async def test_a_stream_that_fails_ends_behind_what_was_complete(provider: str, compat: str) -> None:
     """G-143, G-148; a stream that has begun is not begun again."""
     messages = [said(provider, "Hi Bob. "), said(provider, "Bye"), grpc.StatusCode.UNAVAILABLE]
-    error = error_of(503, "generate request failed for `m`: why")
+    of_fms = error_of(503, "generate request failed for `m`: why")
+    error = of_fms if compat == "fms" else failure("model", 503, "why")
     peers: dict[str, Any] = {"stream": streaming(*messages), "LOCKGATE_COMPAT": compat}
     async with before(provider, **peers) as (port, record):
         cases: list[tuple[Mapping[str, Any], str]] = [
@@ -457,27 +472,25 @@ async def test_a_stream_that_fails_ends_behind_what_was_complete(provider: str, 
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_a_server_that_never_answers_or_answers_rubbish_is_a_general_error(provider: str) -> None:
-    async with before(
-        provider, whole=answering(b"\xff\xff"), stream=streaming(b"\xff\xff"), count=answering(b"\xff")
-    ) as (port, _):
-        for body in (wanted(), wanted("Bob", input={"bob": {}})):
-            got = await ask(port, V1, body)
-            assert (got.status, got.json()) == (500, GENERIC)
-            assert events_of(await ask(port, V1_STREAM, body)) == [{"$error": GENERIC}]
+async def test_a_server_that_never_answers_or_answers_rubbish_is_named_by_one_error(provider: str) -> None:
+    async with before(provider, whole=answering(b"\xff\xff"), stream=streaming(b"\xff\xff")) as (port, _):
+        got = await ask(port, V1, wanted())
+        assert (got.status, got.json()) == (502, failure("model"))
+        assert events_of(await ask(port, V1_STREAM, wanted())) == [{"$error": failure("model")}]
     if provider == "nlp":
         return
     async with before(provider, patience=1) as (port, _):
         got = await ask(port, V1, wanted())
-        assert (got.status, got.json()) == (500, GENERIC)
+        assert (got.status, got.json()) == (504, failure("model", 504))
 
 
-async def test_a_batch_without_an_answer_is_a_general_error() -> None:
+async def test_a_batch_without_an_answer_is_a_failure_of_the_model() -> None:
     empty, none = fmaas.BatchedGenerationResponse(), fmaas.BatchedTokenizeResponse()
     async with before("tgis", whole=answering(empty), count=answering(none)) as (port, _):
-        for body in (wanted(), wanted("Bob", input={"bob": {}})):
-            got = await ask(port, V1, body)
-            assert (got.status, got.json()) == (500, GENERIC)
+        got = await ask(port, V1, wanted())
+        assert (got.status, got.json()) == (502, failure("model"))
+        got = await ask(port, V1, wanted("Bob", input={"bob": {}}))
+        assert (got.status, got.json()["input_token_count"]) == (200, 0)
 
 
 @pytest.mark.parametrize("compat", ["none", "fms"])

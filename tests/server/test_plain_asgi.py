@@ -18,7 +18,8 @@ from lockgate.server.exchange import Exchange
 from tests.contracts.http_peers import Exchange as ModelExchange
 from tests.contracts.http_peers import Script, open_peer, reply
 from tests.contracts.http_peers import stream as stream_reply
-from tests.server.gateways import CHAT, GENERIC, ask, chat_body, chunk, events_of, gateway, sse
+from tests.server.endings import failure
+from tests.server.gateways import CHAT, ask, chat_body, chunk, events_of, gateway, sse
 from tests.server.http_client import STREAM, Answer, build_head, build_line, build_request, call, connect
 from tests.server.served_app import build_app, served
 from tests.waits import settled, until
@@ -142,7 +143,7 @@ async def test_errors_have_their_status_or_end_the_stream() -> None:
     assert plain.status == 422
     plain, ours = await ask_both(script, CHAT, chat_body())
     assert plain.body == ours.body
-    assert {"$error": GENERIC} in events_of(plain)
+    assert {"$error": failure("model")} in events_of(plain)
     async with plain_gateway(script) as port:
         assert (await call(port, "/nowhere")).status == 404
 

@@ -14,7 +14,7 @@ from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, warn
 from lockgate.api.receipts import ReceiptBody, add_frames, build_receipt, describe_failure
 from lockgate.api.shapes import refuse_typos
 from lockgate.backends.endpoints import Endpoint
-from lockgate.errors import CheckFailed, GenerationFailed, InvalidField
+from lockgate.errors import CheckFailed, GenerationFailed, InvalidField, Refusal
 from lockgate.gate.receipts import FrameChain
 from lockgate.gate.values import Detection
 from lockgate.gate.verdicts import DOCUMENT_WORDS, TEXT_WORDS
@@ -342,7 +342,7 @@ def encode_error_event(message: str) -> bytes:
 # Errors.
 
 
-def encode_error(status: int, details: str) -> bytes:
+def encode_error(status: int, details: str, _refusal: Refusal | None = None) -> bytes:
     """An error without details."""
     name = _ERROR_NAMES.get(status, "error")
     if name == "error":

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 
 from lockgate.api.shapes import Shape
-from lockgate.errors import InvalidRequest
+from lockgate.errors import InvalidRequest, Refusal
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection
 
@@ -161,6 +161,6 @@ def encode_line(release: Release, origin: int = 0) -> bytes:
     return _encode(ContentEvent(found, end, start)) + b"\n"
 
 
-def encode_error(code: int, details: str) -> bytes:
+def encode_error(code: int, details: str, _refusal: Refusal | None = None) -> bytes:
     """An error body."""
     return _encode(ErrorAnswer(code, details))

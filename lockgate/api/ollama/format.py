@@ -24,7 +24,7 @@ from lockgate.api.openai.turn_fields import (
 )
 from lockgate.api.receipts import NO_ACCOUNT
 from lockgate.api.shapes import Shape, refuse_typos
-from lockgate.errors import InvalidRequest
+from lockgate.errors import InvalidRequest, Refusal
 
 LATEST = ":latest"  # what clients add to a name that has no version
 _OPTION = "options"
@@ -235,7 +235,7 @@ def _write_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def encode_error(_: int, words: str) -> bytes:
+def encode_error(_: int, words: str, _refusal: Refusal | None = None) -> bytes:
     """An error, as the whole body; only HTTP has the status."""
     return encode(OllamaFault(words))
 

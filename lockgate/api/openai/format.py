@@ -15,7 +15,7 @@ import msgspec
 from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, read_masks
 from lockgate.api.openai.answer_types import ClientError, ClientFault
 from lockgate.api.shapes import Shape, refuse_typos
-from lockgate.errors import InvalidRequest
+from lockgate.errors import InvalidRequest, Refusal
 from lockgate.gate.values import Conversation, Detection
 
 INPUT_WARNING = (
@@ -236,10 +236,11 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
     return b"data: " + encode(event) + b"\n\n"
 
 
-def encode_client_error(code: int, details: str) -> bytes:
+def encode_client_error(code: int, details: str, refusal: Refusal | None = None) -> bytes:
     """An error body with Lockgate's fields and the `error` object that OpenAI clients read."""
     kind = "invalid_request_error" if code < 500 else "server_error"
-    return encode(ClientError(code, details, ClientFault(details, kind, None, code)))
+    kind, name = (kind, "") if refusal is None else (refusal.kind or kind, refusal.code)
+    return encode(ClientError(code, details, ClientFault(details, kind, None, name or code)))
 
 
 def warn(kind: str, message: str) -> dict[str, str]:

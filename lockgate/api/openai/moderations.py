@@ -20,12 +20,13 @@ from lockgate.api.openai.format import warn
 from lockgate.api.receipts import describe_failure
 from lockgate.api.shapes import Shape, decode
 from lockgate.config.policies import PolicySettings
-from lockgate.errors import InvalidRequest
+from lockgate.errors import InvalidRequest, UpstreamError
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import TEXT_CONTENTS, Detection
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import ActiveGuard, apply_failure_policy
 from lockgate.guard.policy import Meter
+from lockgate.guard.request import to_check_failed
 from lockgate.guard.stream import detect_contents
 from lockgate.interfaces import Headers
 from lockgate.server.exchange import Exchange, HttpRequest
@@ -289,7 +290,10 @@ class ModerationRoutes:
     async def _read(self, text: str, guards: Sequence[ActiveGuard]) -> _Readings:
         meter = Meter()
         guards = meter.watch([replace(one, threshold=-inf) for one in guards], RequestPart.PROMPT)
-        found = await detect_contents(text, guards, self._max_open)
+        try:
+            found = await detect_contents(text, guards, self._max_open)
+        except UpstreamError as error:
+            raise to_check_failed(error) from error
         return _Readings(found, frozenset(meter.failed_detectors))
 
     def _foresee(self, detector_id: str, params: Mapping[str, Any]) -> frozenset[str]:

@@ -18,7 +18,7 @@ from lockgate.api.openai.turn_fields import UNBUFFERED, TurnRequest, TurnWriter,
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer
 from lockgate.api.shapes import decode
 from lockgate.config.grants import find_by_model
-from lockgate.errors import InvalidRequest
+from lockgate.errors import MODEL, InvalidRequest, UpstreamError
 from lockgate.gate.lanes import MAX_CHOICES
 from lockgate.gate.messages import check_last_content, check_last_role, join_texts, text_of, with_text
 from lockgate.gate.release import Strategy
@@ -232,7 +232,7 @@ class OpenAIRoutes:
             ask_model(backend, generation, writer, partial(_with_prompt, request, generation)),
             lanes,
             self._answering.gateway.sentences,
-            count_tokens=partial(backend.tokenize, request.model, request.text, generation.headers),
+            count_tokens=self._answering.count_tokens(backend, generation, request.text),
         )
 
     def _build_writer(self, dialect: Dialect, request: CompletionRequest, policy: Policy) -> WholeAnswer | EventWriter:
@@ -260,9 +260,13 @@ class OpenAIRoutes:
 
 async def relay(exchange: Exchange, packets: AsyncGenerator[Sequence[bytes], None]) -> None:
     """Forward a stream that no detector reads."""
-    async with aclosing(packets):
-        async for events in packets:
-            await exchange.reply.write(b"".join(events), len(events))
+    try:
+        async with aclosing(packets):
+            async for events in packets:
+                await exchange.reply.write(b"".join(events), len(events))
+    except UpstreamError as error:
+        error.known_as = MODEL
+        raise
     await exchange.reply.write(DONE)
     await exchange.reply.end()
 

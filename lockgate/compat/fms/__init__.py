@@ -16,5 +16,7 @@ RULES = EndpointRules(
     batch_contents=1,
     line_headers=(),
     joins_traces=False,
+    names_failures=False,
+    requires_count=True,
     stop_timeout_s=None,
 )
