@@ -47,9 +47,10 @@ _REFUSED = "refused the request"
 
 
 class LockgateError(Exception):
-    """The base of all errors: a message for the caller, and an HTTP status."""
+    """The base of all errors: a message for the caller, and an HTTP status; `known_as` is the service that failed."""
 
     status = 500
+    known_as = ""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -148,8 +149,6 @@ class UpstreamError(LockgateError):
     `message` and `status` are for the log and for compatibility modes. `words` are the service's own text; `own` is the
     message without it. `known_as` is the name of the service that the caller knows, by default `service`.
     """
-
-    known_as = ""
 
     def __init__(
         self,

@@ -32,11 +32,11 @@ _STATUSES = {
     "413": "larger than the limits allow",
     "415": "wrong content type",
     "422": "wrong shape, or a rule is broken",
-    "429": "the caller's share is used up",
-    "500": "an upstream service failed",
-    "502": "a detector or a chunker of a policy failed (in a stream this is an event)",
+    "429": "the caller's share is used up, or the model gets too many requests",
+    "500": "a bug",
+    "502": "an upstream service failed (in a stream this is an event)",
     "503": "too many requests at once, or an upstream service is not available",
-    "504": "the request, or a detector of its policy, took longer than its limit",
+    "504": "the request, or an upstream service, took longer than its limit",
 }
 _ANSWER_STATUSES = {
     "400": "the model gave no answer (in a stream this is an event), or a detector that cannot read this",

@@ -19,7 +19,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, Self, TypeVarTuple
 
-from lockgate.errors import BrokeProtocol, LockgateError, RequestError, UpstreamError
+from lockgate.errors import BrokeProtocol, LockgateError, RequestError
 from lockgate.gate.batcher import DetectorRequest, DetectorSpec
 from lockgate.gate.lanes import Lane, LanePlan, Lanes, Outcome
 from lockgate.gate.release import Release
@@ -216,7 +216,7 @@ class _GuardedStream:
             else:
                 await self._cut_stream(lane, name)
         except LockgateError as error:
-            _name_service(error, name)
+            error.known_as = name
             handlers = [one for one in self._failure_handlers[name] if one is not None]
             if len(handlers) < len(self._failure_handlers[name]) or not all(handle(error) for handle in handlers):
                 raise
@@ -349,7 +349,7 @@ class _GuardedStream:
         self._workers[name] -= 1
 
     def _note_failure(self, name: str, failure: LockgateError) -> None:
-        _name_service(failure, name)
+        failure.known_as = name
         if name not in self._trailing:
             raise failure
         self._late_failure = self._late_failure or failure  # raised after the last release
@@ -429,12 +429,6 @@ class _InPlaceChunking:
     machine: ChunkMachine
     is_busy: bool = False
     is_done: bool = False
-
-
-def _name_service(error: LockgateError, name: str) -> None:
-    """Gives an error the name of the detector or chunker that failed, as the settings have it."""
-    if isinstance(error, UpstreamError):
-        error.known_as = name
 
 
 # A complete text takes the same path, as a stream with one frame per slice.

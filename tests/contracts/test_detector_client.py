@@ -17,7 +17,7 @@ from lockgate.backends.connections import NEVER_PASSED
 from lockgate.backends.detector import DetectorClient, ReviewerClient, open_detector_client
 from lockgate.backends.http import open_http
 from lockgate.config.settings import DetectorSettings, Secret
-from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.errors import BrokeOff, BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Claim, Conversation, Detection, Excerpt, Generated, Health, Subject
 from lockgate.interfaces import Detector, Headers, LookbehindDetector, Probe, Reviewer
 from tests.contracts.http_peers import (
@@ -229,14 +229,14 @@ async def test_a_200_with_the_wrong_shape_breaks_the_protocol(body: bytes) -> No
 @pytest.mark.parametrize(
     ("script", "kind", "status"),
     [
-        (break_off, Unavailable, 408),
-        (send_raw(), Unavailable, 408),
+        (break_off, BrokeOff, 408),
+        (send_raw(), BrokeOff, 408),
         (send_raw(b"garbage\r\n\r\n"), BrokeProtocol, 500),
-        (send_raw(b"HTTP/1.1 200"), Unavailable, 408),
-        (send_raw(OK_HEAD + b"content-length: 100\r\n\r\n[["), Unavailable, 408),
-        (send_raw(OK_HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\n[[\r\n"), Unavailable, 408),
-        (send_raw(OK_HEAD + b"transfer-encoding: chunked\r\n\r\n", b"zz\r\n[["), Unavailable, 408),
-        (send_raw(OK_HEAD + b"content-encoding: gzip\r\ncontent-length: 2\r\n\r\n[]"), Unavailable, 408),
+        (send_raw(b"HTTP/1.1 200"), BrokeOff, 408),
+        (send_raw(OK_HEAD + b"content-length: 100\r\n\r\n[["), BrokeOff, 408),
+        (send_raw(OK_HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\n[[\r\n"), BrokeOff, 408),
+        (send_raw(OK_HEAD + b"transfer-encoding: chunked\r\n\r\n", b"zz\r\n[["), BrokeOff, 408),
+        (send_raw(OK_HEAD + b"content-encoding: gzip\r\ncontent-length: 2\r\n\r\n[]"), BrokeOff, 408),
     ],
 )
 async def test_a_connection_that_fails_is_one_failure_below_http(
@@ -255,7 +255,7 @@ async def test_a_body_that_is_reset_in_the_middle_is_a_failure() -> None:
 
     async with open_peer(script) as peer:
         error = await failure_of(peer.detector())
-    assert (type(error), error.status, len(peer.received)) == (Unavailable, 408, 1)
+    assert (type(error), error.status, len(peer.received)) == (BrokeOff, 408, 1)
 
 
 async def test_a_body_that_is_compressed_all_the_same_is_understood() -> None:
@@ -383,7 +383,7 @@ async def read_twice(peer: Peer, second: Script) -> Any:
 @pytest.mark.parametrize("broken", [break_off, send_raw()], ids=["reset", "closed"])
 async def test_what_breaks_is_never_sent_again_on_a_connection_of_any_age(broken: Script) -> None:
     async with open_peer() as peer:
-        with pytest.raises(Unavailable):
+        with pytest.raises(BrokeOff):
             await read_twice(peer, broken)
     assert [request.connection for request in peer.received] == [1, 1]
 

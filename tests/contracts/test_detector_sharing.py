@@ -16,7 +16,7 @@ from lockgate.backends import detector as batching
 from lockgate.backends.detector import ALONE_CALLS, MAX_CHARS, DetectorClient, open_detector_client
 from lockgate.config.load import load_settings
 from lockgate.config.settings import DetectorSettings
-from lockgate.errors import BrokeProtocol, LockgateError, Rejected, TimedOut, Unavailable
+from lockgate.errors import BrokeOff, BrokeProtocol, LockgateError, Rejected, TimedOut, Unavailable
 from lockgate.gate.values import Detection, Excerpt
 from lockgate.gateway import open_gateway
 from lockgate.interfaces import Headers
@@ -322,7 +322,7 @@ async def test_an_answer_with_too_few_or_too_many_lists_is_given_to_nobody(chang
     assert len(scanner.shared) == 5
 
 
-@pytest.mark.parametrize(("way", "kind"), [("silent", TimedOut), ("gone", Unavailable)])
+@pytest.mark.parametrize(("way", "kind"), [("silent", TimedOut), ("gone", BrokeOff)])
 async def test_a_detector_that_is_gone_or_too_slow_fails_those_who_shared_and_is_not_asked_again(
     way: str, kind: type[Exception]
 ) -> None:

@@ -16,7 +16,7 @@ import pytest
 from lockgate.backends.ollama import open_ollama_embedder
 from lockgate.config.agent_settings import ElasticsearchSettings, OllamaModelSettings
 from lockgate.config.settings import Secret
-from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.errors import BrokeOff, BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Document, Health
 from lockgate.index.elasticsearch import ElasticsearchSource, open_elasticsearch
 from lockgate.index.fusion import Query
@@ -242,7 +242,7 @@ FAULTS: list[tuple[Script, str]] = [
     (reply(b"<html>"), "BrokeProtocol < DecodeError"),
     (reply_json({"hits": {"hits": [{"no": "id"}]}}), "BrokeProtocol < ValueError"),
     (reply(b"[" * 100_000), "BrokeProtocol < "),
-    (break_off, "Unavailable < "),
+    (break_off, "BrokeOff < "),
     (stay_silent, "TimedOut"),
 ]
 
@@ -323,7 +323,7 @@ async def test_an_embedding_server_that_fails_leaves_the_search_by_words() -> No
         (reply_json({"error": {"type": f"Odd {KEY}"}}, 500), UpstreamError, "Search failed: HTTP 500"),
         (reply(b"x" * 200), BrokeProtocol, "Search failed: the answer is no list of hits"),
         (let_time_pass, TimedOut, "Search failed: no answer in time"),
-        (break_off, Unavailable, "Search failed: "),
+        (break_off, BrokeOff, "Search failed: "),
     ],
 )  # fmt: skip
 async def test_if_no_search_ends_well_it_is_an_error_without_secrets(

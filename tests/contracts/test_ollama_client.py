@@ -15,7 +15,7 @@ from lockgate.backends.ollama import MAX_BATCH, open_ollama_embedder, open_ollam
 from lockgate.backends.openai_model import open_openai_model
 from lockgate.config.agent_settings import OllamaModelSettings, OpenAIModelSettings
 from lockgate.config.settings import Secret
-from lockgate.errors import BrokeProtocol, Rejected, Unavailable, UpstreamError
+from lockgate.errors import BrokeOff, BrokeProtocol, Rejected, Unavailable, UpstreamError
 from lockgate.gate.values import Frame, Health, Message
 from lockgate.interfaces import Model, Probe
 from lockgate.telemetry import client_call
@@ -194,10 +194,10 @@ async def test_a_refusal_is_told_in_the_servers_words(params: dict[str, Any]) ->
 
 async def test_a_network_error_is_told_behind_the_frames_that_came() -> None:
     pieces, kind, words = await fail(lines(say("a"), is_ended=False))
-    assert (pieces, kind) == (["a"], Unavailable)
+    assert (pieces, kind) == (["a"], BrokeOff)
     assert words.startswith("Network error: ")
     for script in (break_off, send_raw()):
-        assert (await fail(script))[1] is Unavailable
+        assert (await fail(script))[1] is BrokeOff
     async with open_closed_port() as service:
         settings = OllamaModelSettings(f"http://127.0.0.1:{service.port}", "m")
         async with open_ollama_model(settings) as model:
@@ -366,7 +366,7 @@ async def test_many_texts_are_asked_about_in_batches_and_none_not_at_all() -> No
         (reply(b"<html>"), BrokeProtocol, "not one vector"),
         (reply_json({"error": "no such model"}, 404), Rejected, "HTTP 404 - no such model"),
         (reply(b"down", 500), UpstreamError, "HTTP 500 - no details given"),
-        (break_off, Unavailable, "Embedding failed: "),
+        (break_off, BrokeOff, "Embedding failed: "),
     ],
 )
 async def test_an_embedding_that_fails_is_an_upstream_error(script: Script, kind: type, words: str) -> None:

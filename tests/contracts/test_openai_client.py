@@ -12,7 +12,7 @@ import pytest
 from lockgate.backends import http
 from lockgate.backends.openai import OpenAIClient, open_openai_client
 from lockgate.config.settings import OpenAISettings, Secret
-from lockgate.errors import BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.errors import BrokeOff, BrokeProtocol, Refusal, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Generation, Health
 from lockgate.interfaces import Backend, Probe
 from tests.contracts.http_peers import (
@@ -258,8 +258,7 @@ async def test_an_error_inside_of_a_stream_has_its_own_code(code: int) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"garbage", b"", b"null", b"[]", b"{}", b'{"choices":null}', b'{"error":{"message":"m","code":"x"}}',
-        b'{"error":"m"}', b'{"object":"error","message":"m","type":"t","code":-1}', b"[" * 5000, b'"\xff"',
+        b"garbage", b"", b"null", b"[]", b"{}", b'{"choices":null}', b'{"error":{"code":"x"}}', b"[" * 5000, b'"\xff"',
     ],
 )  # fmt: skip
 async def test_an_event_that_is_neither_message_nor_error_breaks_the_protocol(data: bytes) -> None:
@@ -267,6 +266,26 @@ async def test_an_event_that_is_neither_message_nor_error_breaks_the_protocol(da
     assert texts == ["a"]
     assert isinstance(error, BrokeProtocol)
     assert error.status == 500
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        ({"error": "m"}, Refusal(500)),
+        ({"object": "error", "message": "m", "type": "t", "code": -1}, Refusal(500)),
+        ({"error": {"message": "m", "code": "x"}}, Refusal(500)),
+        ({"error": {"message": "m", "type": "rate_limit_error", "code": None}}, Refusal(429, "rate_limit_error")),
+        ({"error": {"message": "m", "code": "context_length_exceeded"}}, Refusal(400, "", "context_length_exceeded")),
+        ({"error": {"message": "m", "type": "NotFoundError", "code": 404}}, Refusal(404, "NotFoundError")),
+        ({"error": {"message": "m", "type": "T", "code": 404}}, Refusal(500)),
+    ],
+)
+async def test_an_error_of_any_form_has_its_words_and_a_type_and_code_that_clients_know(
+    error: dict[str, Any], refusal: Refusal
+) -> None:
+    """D-36, D-41."""
+    texts, failed = await stream_of(stream(event("a") + error_event(error) + event("never")))
+    assert (texts, failed and failed.words, failed and failed.refusal) == (["a"], "m", refusal)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +316,7 @@ async def test_events_are_events_whatever_their_type_is_called(kind: str) -> Non
 @pytest.mark.parametrize(
     ("script", "kind", "status"),
     [
-        (break_off, Unavailable, 408),
+        (break_off, BrokeOff, 408),
         (send_raw(b"garbage\r\n\r\n"), BrokeProtocol, 500),
         (let_time_pass, TimedOut, 408),
     ],
@@ -320,7 +339,7 @@ async def test_a_server_that_refuses_connections_is_unavailable() -> None:
 async def test_a_stream_that_is_reset_is_a_failure_and_no_end() -> None:
     texts, error = await stream_of(stream(event("a"), event("b")[:10], is_ended=False))
     assert texts == ["a"]
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, BrokeOff)
     assert error.status == 408
 
 
@@ -332,7 +351,7 @@ async def test_a_stream_that_is_closed_before_its_end_is_a_failure_and_no_end() 
         exchange.hang_up()
 
     texts, error = await stream_of(script)
-    assert (texts, type(error)) == (["a"], Unavailable)
+    assert (texts, type(error)) == (["a"], BrokeOff)
 
 
 async def test_a_chunk_that_breaks_the_rules_ends_the_stream_at_once() -> None:
@@ -344,7 +363,7 @@ async def test_a_chunk_that_breaks_the_rules_ends_the_stream_at_once() -> None:
         await exchange.wait_until_left()
 
     texts, error = await stream_of(script)
-    assert (texts, type(error)) == (["a"], Unavailable)
+    assert (texts, type(error)) == (["a"], BrokeOff)
 
 
 async def test_an_event_without_end_is_bounded() -> None:
