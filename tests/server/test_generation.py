@@ -468,22 +468,17 @@ async def test_a_stream_that_fails_ends_behind_what_was_complete(provider: str, 
 @pytest.mark.parametrize("provider", PROVIDERS)
 async def test_a_server_that_never_answers_or_answers_rubbish_is_named_by_one_error(provider: str) -> None:
     async with before(provider, whole=answering(b"\xff\xff"), stream=streaming(b"\xff\xff")) as (port, _):
-        got = await ask(port, V1, wanted())
-        assert (got.status, got.json()) == (502, failure("model"))
+        assert (await ask(port, V1, wanted())).json() == failure("model")
         assert events_of(await ask(port, V1_STREAM, wanted())) == [{"$error": failure("model")}]
     if provider == "nlp":
         return
     async with before(provider, patience=1) as (port, _):
-        got = await ask(port, V1, wanted())
-        assert (got.status, got.json()) == (504, failure("model", 504))
+        assert (await ask(port, V1, wanted())).json() == failure("model", 504)
 
 
 async def test_a_batch_without_an_answer_is_a_failure_of_the_model() -> None:
-    empty: dict[str, Any] = {
-        "whole": answering(fmaas.BatchedGenerationResponse()),
-        "count": answering(fmaas.BatchedTokenizeResponse()),
-    }
-    async with before("tgis", **empty) as (port, _):
+    empty, none = fmaas.BatchedGenerationResponse(), fmaas.BatchedTokenizeResponse()
+    async with before("tgis", whole=answering(empty), count=answering(none)) as (port, _):
         assert (await ask(port, V1, wanted())).json() == failure("model")
         assert (await ask(port, V1, wanted("Bob", input={"bob": {}}))).json()["input_token_count"] == 0
 
