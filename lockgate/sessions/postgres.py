@@ -2,19 +2,20 @@
 """Sessions in a PostgreSQL database, which processes on several machines may share.
 
 One connection of the store takes an advisory lock for each session and writes its turns: a lost connection loses the
-locks, and then nothing can be written without one. So a connection pooler such as PgBouncer must use session pooling,
-not transaction pooling.
+locks, and then nothing can be written without one. Behind a pooler such as PgBouncer, leases take their place.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lockgate.backends.postgres import PostgresPool, open_postgres
 from lockgate.errors import Unavailable, UpstreamError
 from lockgate.sessions import rows
+from lockgate.sessions.leases import Leases, create_table
 from lockgate.sessions.turns import SessionKey, StoreLimits
 from lockgate.store_tasks import Queues, finish_despite_cancel, pruning
 
@@ -33,8 +34,9 @@ class PostgresSessions(rows.RowSessions):
         super().__init__(limits, clock)
         self._pool = pool
         self._writer = _Writer(pool)
+        self._leases = Leases(pool)
         self._queues = Queues[SessionKey]()
-        self._held: dict[SessionKey, Any] = {}  # the connection that has the lock
+        self._held: dict[SessionKey, Callable[..., Awaitable[None]]] = {}  # writes a turn with the right to do so
         self._setting_up = asyncio.Lock()
         self._is_set_up = False
 
@@ -44,15 +46,18 @@ class PostgresSessions(rows.RowSessions):
         key = rows.clean_key(key)
         number = rows.number_of(key)
         async with self._queues.hold(key):
+            await self._set_up()
+            writer = self._leases if self._pool.is_pooled else self._writer
             try:
-                self._held[key] = await self._writer.lock(number)
+                self._held[key] = partial(writer.write, await writer.lock(number))
                 yield
             finally:
                 self._held.pop(key, None)
-                await finish_despite_cancel(self._writer.unlock(number))
+                await finish_despite_cancel(writer.unlock(number))
 
     async def close(self) -> None:
         """Closes the connection, which releases all locks."""
+        await self._leases.close()
         await self._writer.close()
 
     async def _read(self, *statements: rows.Statement) -> Sequence[rows.Rows]:
@@ -69,8 +74,7 @@ class PostgresSessions(rows.RowSessions):
     async def _append(self, key: SessionKey, *statements: rows.Statement) -> None:
         if key not in self._held:
             raise RuntimeError("a turn was added to a session that is not held")
-        await self._set_up()
-        await finish_despite_cancel(self._writer.write(self._held[key], *statements))
+        await finish_despite_cancel(self._held[key](*statements))
 
     async def _set_up(self) -> None:
         """Creates the tables, once; if they exist, that needs no right to create any."""
@@ -88,6 +92,7 @@ async def _bring_up_to_date(connection: Any) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _SET_UP_LOCK)
         for statement in (_VERSIONS, *rows.SQL.tables):
             await connection.execute(statement)
+        await create_table(connection)
         await connection.execute(
             "INSERT INTO lockgate_versions VALUES ($1, $2) ON CONFLICT DO NOTHING", _PART, rows.VERSION
         )
@@ -146,7 +151,7 @@ class _Writer:
             if holder.is_closed():
                 raise Unavailable(_SERVICE, "the connection that held the session was lost")
             with self._pool.closing_on_failure(holder):
-                async with holder.transaction():
+                async with self._pool.begun(holder):
                     for sql, args in statements:
                         await holder.execute(sql, *args)
 
