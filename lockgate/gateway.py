@@ -21,10 +21,11 @@ from lockgate.config.settings import (
     GenerationSettings,
     Settings,
 )
-from lockgate.errors import ConfigError, ConfigFaults, InvalidRequest, RequestError
+from lockgate.errors import ConfigError, ConfigFaults, InvalidRequest, RequestError, UpstreamError
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Health
 from lockgate.guard.detectors import DetectorAsReviewer, Guard, Rules, choose
+from lockgate.guard.plugin_parts import PluginChunker
 from lockgate.guard.policy import Chunking
 from lockgate.interfaces import Backend, Chunker, Headers, Probe, TypedDetector
 from lockgate.opened_agents import (
@@ -35,7 +36,7 @@ from lockgate.opened_agents import (
     build_evaluation,
     list_required,
 )
-from lockgate.plugins import open_plugin, place_fault
+from lockgate.plugins import is_foreign, open_plugin, place_fault
 from lockgate.policy_resolver import PolicyResolver
 from lockgate.sessions.turns import DEFAULT_AGENT
 
@@ -220,7 +221,9 @@ class _Opener:
             return
         embedded = name if chosen is None or chosen.embedded is None else chosen.embedded
         options = {} if chosen is None else chosen.options
-        self.chunkers[name] = await self.open_part("lockgate.chunkers", embedded, options, f"chunkers.{name}")
+        opened = await self.open_part("lockgate.chunkers", embedded, options, f"chunkers.{name}")
+        is_plugin = opened is not None and is_foreign("lockgate.chunkers", embedded)
+        self.chunkers[name] = PluginChunker(name, opened) if is_plugin else opened
         if chosen is not None:
             self.probes[name] = None
 
@@ -241,7 +244,16 @@ class _Opener:
             opened = self._fit(name, detector, opened)
         if opened is None or (chunker is None and detector.type == TEXT_CONTENTS):
             return None
-        return Guard(name, detector.type, opened, detector.chunker_id, chunker, detector.default_threshold)
+        return Guard(
+            name,
+            detector.type,
+            opened,
+            detector.chunker_id,
+            chunker,
+            detector.default_threshold,
+            is_plugin=detector.embedded is not None and is_foreign("lockgate.detectors", detector.embedded),
+            is_remote=detector.embedded is None,
+        )
 
     def _fit(self, name: str, detector: DetectorSettings, opened: Any) -> Any:
         """Returns the detector, adapted to the configured type; if it cannot have that type, adds a fault."""
@@ -262,7 +274,7 @@ class _Opener:
                     try:
                         if name in guards:
                             choose(guards, {name: params}, Rules(types=(guards[name].type,)))
-                    except RequestError as error:
+                    except (RequestError, UpstreamError) as error:
                         key = f"policies.{policy.name}.{section}.{name}"
                         words = error.message.removeprefix(f"detector request failed for `{name}`: ")
                         words += "; besides, a policy gives a detector `threshold`, `on_finding`, "

@@ -61,6 +61,11 @@ def locate(group: str, name: str) -> str:
     return "not found"
 
 
+def is_foreign(group: str, name: str) -> bool:
+    """Whether the part is not one of Lockgate's own package; imports nothing."""
+    return not locate(group, name).startswith(f"{__package__}.")
+
+
 def place_fault(error: ConfigError, source: str, key: str) -> ConfigError:
     """The fault of a part with the part's key in the settings."""
     place = f"{key}.options.{error.key}" if error.source == "options" else f"{key}.embedded"

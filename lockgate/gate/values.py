@@ -70,18 +70,17 @@ class Detection(NamedTuple):
     metadata: Mapping[str, Any] | None = None
 
 
-def find_span_fault(found: Detection, text: str, before: int = 0) -> str:
+def find_span_fault(found: Detection, text: str, before: str = "") -> str:
     """Returns what is wrong with the place of a finding in its text, "" if nothing; quotes nothing of the text.
 
-    `before`: the number of characters before the text that the detector has read too. Only an empty text may have an
-    empty span.
+    `before`: the text before it that the detector has read too. Only an empty text may have an empty span.
     """
-    start, end, length = found.start, found.end, len(text)
-    if not -before <= start <= end <= length:
+    start, end, length, shift = found.start, found.end, len(text), len(before)
+    if not -shift <= start <= end <= length:
         return f"result {start}..{end} lies outside its text of {length} characters"
     if start == end and text:
         return f"result {start}..{end} is empty"
-    if start >= 0 and found.text != text[start:end]:
+    if found.text != (text[start:end] if start >= 0 else (before + text)[start + shift : end + shift]):
         return f"the `text` of result {start}..{end} is not what stands there; offsets count code points"
     return ""
 

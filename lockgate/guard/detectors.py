@@ -22,6 +22,7 @@ from lockgate.errors import (
 from lockgate.gate.messages import text_of
 from lockgate.gate.values import TEXT_CONTENTS, WHOLE_TEXT_CHUNKER, Conversation, Detection, Excerpt, Generated, Subject
 from lockgate.gate.verdicts import keep
+from lockgate.guard.plugin_parts import accept_plugin
 from lockgate.interfaces import (
     Chunker,
     Detector,
@@ -50,6 +51,8 @@ class Guard:
     chunker_id: str
     chunker: Chunker | None
     default_threshold: float
+    is_plugin: bool = False  # not written by Lockgate: its answers are checked
+    is_remote: bool = False  # a service: its words are not trusted
     lookbehind_chars: int = field(init=False)
     in_place: InPlaceChunker | None = field(init=False)  # the chunker, if it can be called in place
     reads_whole_text: bool = field(init=False)  # its one chunk is the whole text
@@ -218,6 +221,8 @@ def _find(guards: Mapping[str, Guard], name: str, rules: Rules) -> Guard:
 def _accept(guard: Guard, params: Mapping[str, Any], headers: Headers) -> Any:
     """Returns the Reading or Review that accepts the parameters."""
     try:
+        if guard.is_plugin:
+            return accept_plugin(guard.id, guard.type, guard.detector, params, headers)
         return guard.detector.accept(params, headers)
     except RequestError as error:
         raise to_invalid_request(guard.id, error) from error

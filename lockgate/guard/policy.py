@@ -18,7 +18,7 @@ from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError
 from lockgate.gate.receipts import Receipt, RequestPart
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
 from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms
-from lockgate.guard.detectors import ActiveGuard, ActiveReview, FailureHandler, Guard, last_text, to_invalid_request
+from lockgate.guard.detectors import ActiveGuard, ActiveReview, FailureHandler, last_text, to_invalid_request
 from lockgate.guard.hold_limits import LimitedReview
 from lockgate.interfaces import Chunker, Headers, InPlaceChunker, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
@@ -271,7 +271,7 @@ def _ground(
 ) -> ActiveGuard:
     own = one.guard
     cutter = chunking if own.chunker is None or own.reads_whole_text else Chunking(own.chunker_id, own.chunker)
-    guard = Guard(own.id, TEXT_CONTENTS, own.detector, cutter.id, cutter.chunker, own.default_threshold)
+    guard = replace(own, type=TEXT_CONTENTS, chunker_id=cutter.id, chunker=cutter.chunker)
     reading = _Grounding(own.id, one.review, documents, max_open)
     return ActiveGuard(guard, reading, one.threshold, holds, one.passes, max_hold_s=one.max_hold_s)
 

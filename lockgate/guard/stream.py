@@ -215,14 +215,16 @@ class _GuardedStream:
                 self._apply(lane.place_all(name, await self._cut_whole(name, lane.aligners[name].feed())))
             else:
                 await self._cut_stream(lane, name)
+            outcomes = lane.end_chunker(name)
         except LockgateError as error:
             error.known_as = name
             handlers = [one for one in self._failure_handlers[name] if one is not None]
             if len(handlers) < len(self._failure_handlers[name]) or not all(handle(error) for handle in handlers):
                 raise
             await self._skip_rest(lane, name)
+            outcomes = lane.end_chunker(name)
         self._busy_chunkers -= 1
-        self._apply(lane.end_chunker(name))
+        self._apply(outcomes)
         await self._run_launched()
 
     async def _cut_stream(self, lane: Lane, name: str) -> None:

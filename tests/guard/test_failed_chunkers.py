@@ -19,7 +19,7 @@ from lockgate.interfaces import Chunker
 from lockgate.testing import FixedChunker, ScriptedDetector, ScriptedModel, find_word
 
 TEXT = "the cat sat on the mat and the dog ran over the hill"
-FAULTS = ("down", "liar", "quitter")
+FAULTS = ("down", "liar", "quitter", "shortener")
 
 
 class BrokenChunker:
@@ -33,8 +33,11 @@ class BrokenChunker:
         raise Unavailable("chunker", "down")
 
     async def stream(self, frames: AsyncIterator[Frame]) -> AsyncGenerator[Chunk, None]:
+        """A shortener reads all text and leaves out its end."""
         text, start = "", 0
         async for frame in frames:
+            if self._fault == "shortener" and start >= self._after:
+                continue
             text += frame.text
             while len(text) - start >= 4:
                 if start >= self._after:
