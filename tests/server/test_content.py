@@ -164,10 +164,10 @@ async def test_a_whole_document_detector_serves_the_unary_endpoint_under_fms_too
     assert [one["start"] for one in answer.json()["detections"]] == [4]
 
 
-async def test_a_detector_with_a_bug_is_a_500_without_its_words(mixed: ServerProcess) -> None:
-    """G-32."""
+async def test_a_detector_with_a_bug_is_a_502_by_its_name_without_its_words(mixed: ServerProcess) -> None:
+    """D-41."""
     answer = await detect(mixed.api_port, {"content": "x", "detectors": {"broken": {}}})
-    assert (answer.status, answer.body) == (500, error(500, "unexpected error occurred while processing request"))
+    assert (answer.status, answer.body) == (502, error(502, "`broken` failed"))
 
 
 async def test_an_escaped_nul_is_text_like_any_other(server: ServerProcess) -> None:

@@ -82,7 +82,7 @@ async def test_streams_are_measured_from_begin_to_end(server: ServerProcess) -> 
     before = await read_metrics(server)
     answer = await stream(server.api_port, {"content": "One. Two. ", "detectors": {"pii": {}}}, {"content": "Three."})
     failed = await stream(server.api_port, {"content": "One. ", "detectors": {"broken": {}}})
-    assert failed.lines()[-1]["code"] == 500
+    assert failed.lines()[-1]["code"] == 502
     after = await read_metrics(server)
     grown = {
         name: take(after, name, path=STREAM) - take(before, name, path=STREAM)

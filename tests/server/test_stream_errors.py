@@ -57,8 +57,8 @@ async def test_another_content_type_is_refused_with_its_status(mixed: ServerProc
          "detector request failed for `pii`: unknown parameter `x`, expected `entities` or `regions`"),
         (b'{"content":"x","detectors":{"regex":{"patterns":["[z-a]"]}}}', 422,
          "detector request failed for `regex`: bad pattern 1 at position 1: invalid character class range: z-a"),
-        # G-32
-        (b'{"content":"x","detectors":{"broken":{}}}', 500, "unexpected error occurred while processing request"),
+        # D-41
+        (b'{"content":"x","detectors":{"broken":{}}}', 502, "`broken` failed"),
     ],
 )  # fmt: skip
 async def test_a_bad_first_line_is_answered_with_one_error_line(
