@@ -17,6 +17,7 @@ from lockgate.detectors.scans import ScanReading
 from lockgate.detectors.secrets.detector import FORMS, open_secrets_detector
 from lockgate.errors import ConfigError, InvalidRequest
 from lockgate.gate.values import Detection, Excerpt
+from tests.waits import assert_linear
 
 ALNUM = string.ascii_letters + string.digits
 HEX = string.hexdigits[:16]
@@ -82,9 +83,40 @@ POSITIVE = [
     ("newrelic-key", "NR" + "AK-" + noise(27, string.ascii_uppercase)),
     ("square-token", "sq0" + "atp-" + noise(22)),
     ("age-secret-key", "AGE-SECRET" + "-KEY-1" + noise(58, string.ascii_uppercase)),
+    ("sonar-token", "sq" + "p_" + noise(40, HEX)),
+    ("sonar-token", "sq" + "u_" + noise(40, HEX)),
+    ("sourcegraph-token", "sg" + "p_" + noise(16, HEX) + "_" + noise(40, HEX)),
+    ("sourcegraph-token", "sg" + "p_local_" + noise(40, HEX)),
+    ("facebook-token", "EA" + "AB" + noise(120)),
+    ("huggingface-organisation-token", "api_" + "org_" + "JkqXwbTzRm" * 3 + "pLsV"),
+    ("azure-devops-token", noise(76) + "AZ" + "DO" + noise(4)),
+    ("aws-bedrock-key", "AB" + "SK" + noise(120)),
+    ("discord-webhook", "discord.com" + "/api/webhooks/123456789012345678/" + noise(68)),
+    ("service-token", "pp" + "lx-" + noise(48)),
+    ("service-token", "ruby" + "gems_" + noise(48, HEX)),
+    ("service-token", "dp" + ".pt." + noise(43)),
+    ("service-token", "pat-" + "na1-12345678-90ab-cdef-1234-567890abcdef"),
+    ("service-token", "xkey" + "sib-" + noise(64, HEX) + "-" + noise(16)),
+    ("service-token", "ts" + "key-auth-" + noise(12) + "-" + noise(32)),
+    ("service-token", "sn" + "tryu_" + noise(64, HEX)),
     ("jwt", jwt({"alg": "HS256", "typ": "JWT"})),
 ]
+BASIC = base64.b64encode(b"bob:s3cr" + b"3t-9").decode()
 IN_CONTEXT = [
+    ("aws-secret-key", '"secretAccessKey": "{}"', noise(40)),
+    ("aws-secret-key", "aws-secret-key: {}", noise(40)),
+    ("azure-storage-key", "AZURE_STORAGE_KEY={}", noise(86) + "=="),
+    ("azure-shared-access-key", "Endpoint=sb://x;SharedAccessKeyName=n;SharedAccessKey={}", noise(43) + "="),
+    ("azure-shared-access-signature", "https://x.blob.core.windows.net/c?sv=1&sig={}", noise(43) + "%3D"),
+    ("azure-client-secret", "the value is '{}'", "a1b8Q" + "~" + noise(34)),
+    ("sonar-assignment", "sonar.login={}", noise(40, HEX)),
+    ("facebook-app-token", "123456789012345|{}", noise(27)),
+    ("facebook-secret", "FACEBOOK_APP_SECRET={}", noise(32, HEX)),
+    ("docker-auth", '{{"auths": {{"ghcr.io": {{"auth": "{}"}}}}}}', BASIC),
+    ("npm-auth", "//registry.example.org/:_auth={}", BASIC),
+    ("curl-user", "curl -u bob:{} https://api.example.com", "s3cr" + "3t-9"),
+    ("curl-user", "curl -sSLu 'bob:{}' https://api.example.com", "s3cr" + "3t-9"),
+    ("curl-user", "curl -X POST \\\n  --user bob:{} https://api.example.com", "s3cr" + "3t-9"),
     ("aws-secret-key", "aws_secret_access_key = {}", noise(40)),
     ("azure-storage-key", "AccountName=x;AccountKey={};EndpointSuffix=y", noise(86) + "=="),
     ("url-password", "postgres://bob:{}@db.example.com/app", "s3cr" + "3t"),
@@ -123,8 +155,17 @@ def test_a_private_key_is_reported_with_its_body() -> None:
     assert [hit.text for hit in scan(f"{begin} is how it begins")] == [begin]
 
 
+def test_the_secret_beside_an_aws_key_is_found_too() -> None:
+    key, secret = "AKIA" + "Q" + noise(15, string.ascii_uppercase).lstrip("7") + "Z", noise(38) + "/+"
+    for text in (f"{key}:{secret}", f"{key}\n{secret}\n", f'["{key}", "{secret}"]'):
+        assert [(hit.text, hit.metadata) for hit in scan(text)] == [
+            (key, {"rule": "aws-access-key-id"}),
+            (secret, {"rule": "aws-key-pair"}),
+        ]
+
+
 def test_every_rule_has_a_case() -> None:
-    tried = {rule for rule, _ in POSITIVE} | {rule for rule, _, _ in IN_CONTEXT} | {"private-key"}
+    tried = {rule for rule, _ in POSITIVE} | {rule for rule, _, _ in IN_CONTEXT} | {"private-key", "aws-key-pair"}
     assert tried == {form.rule for form in FORMS}
 
 
@@ -170,6 +211,22 @@ NEGATIVE = [
     "npm_config_registry=https://registry.example.com",
     "Authorization: Bearer <token>",
     "hooks.slack.com is a host",
+    "curl -u bob https://api.example.com",
+    "curl -u user:password https://api.example.com",
+    "curl -u $API_USER:$API_PASSWORD https://api.example.com",
+    "curl https://api.example.com && docker run -u 1000:1000 image",
+    'curl -u "<user>:<password>" https://api.example.com',
+    '{"auth": "required"}',
+    '{"auth": "' + base64.b64encode(b"no colon in here").decode() + '"}',
+    '{"auth": "' + base64.b64encode(b"user:password").decode() + '"}',
+    "secret_access_key: see the vault",
+    "AKIA... and the secret key",
+    "https://example.com/?sig=short",
+    "a pattern of 512 letters: sgp_abc, sqp_1, EAAB, api_org_x",
+    "123456789012345|header|other column of a table",
+    "sonar.login=admin",
+    "def connect(user, passwd=None):",
+    "commit 3f786850e387550fdab836ed7e6dc881de23001b of sonar",
 ]
 
 
@@ -178,9 +235,23 @@ def test_what_only_looks_like_a_secret_is_left_alone(text: str) -> None:
     assert scan(text) == []
 
 
+def test_a_key_that_documentation_prints_is_no_secret_but_one_like_it_is() -> None:
+    emulator = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/" + "KBHBeksoGMGw=="
+    assert scan(f"AccountName=devstoreaccount1;AccountKey={emulator};") == []
+    assert [hit.text for hit in scan(f"AccountName=me;AccountKey={emulator.swapcase()};")] == [emulator.swapcase()]
+    assert scan("stripe.api_key = 'sk_" + "test_4eC39HqLyjWDarjtT1zdp7dc'") == []
+
+
 def test_the_more_telling_rule_wins_where_two_see_the_same_token() -> None:
     token = "sk-" + "ant-api03-" + noise(40)
     assert [hit.detection for hit in scan(f"api_key = {token}")] == ["AnthropicKey"]
+
+
+@pytest.mark.parametrize(
+    "unit", ["curl ", "curl -u a:", "AKIA", "sig=", '"auth": "', "secret_access_key: ", "EAAB", "1|", "sha256~"]
+)
+def test_the_work_grows_with_the_text_only(unit: str) -> None:
+    assert_linear(lambda size: READING.scan(unit * (size // len(unit))), 30_000)
 
 
 def test_the_detector_takes_no_parameters() -> None:

@@ -3,6 +3,7 @@
 
 import base64
 import binascii
+import hashlib
 import json
 import math
 import re
@@ -12,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from lockgate.data_files import Table, fill_parts, fill_pattern, read_table
+from lockgate.data_files import Table, fill_parts, fill_pattern, read_table, split_words
 from lockgate.detectors.scans import (
     LOOKBEHIND_CHARS,
     PatternTable,
@@ -32,7 +33,9 @@ _PLACEHOLDER = re.compile(
     r"|x{3}|\*{3}|\.{3}|^<|\$\{|\{\{|%\(|^\$[a-z_]"
 )
 _WORD_LIKE = re.compile(r"[A-Za-z]+(?:[-_][A-Za-z]+)*\d{0,2}")
-_PROGRAM = re.compile(r"[A-Za-z_]\w*(?:(?:\.|->|::)[A-Za-z_]\w*)+|[\w.]*[(\[].*|[$%@{<&*].*|/[\w./-]*|\w+://.*")
+_PROGRAM = re.compile(
+    r"[A-Za-z_]\w*(?:(?:\.|->|::)[A-Za-z_]\w*)+|[\w.]*[(\[].*|[$%@{<&*].*|/[\w./-]*|\w+://.*|(?:None|null|nil)\W*"
+)
 
 
 def _entropy(value: str) -> float:
@@ -57,6 +60,15 @@ def _is_password(value: str) -> bool:
 
 def _is_url_password(value: str) -> bool:
     return not _PLACEHOLDER.search(value) and value.lower() not in {"password", "pass", "pwd", "secret", "token"}
+
+
+def _is_basic(value: str) -> bool:
+    """Returns whether the value is the Base64 of a name, a colon and a password that is no placeholder."""
+    try:
+        name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+    except ValueError:
+        return False
+    return bool(name and colon) and password.isprintable() and len(password) > 2 and _is_url_password(password)
 
 
 def _is_jwt(value: str) -> bool:
@@ -85,6 +97,7 @@ class SecretForm(Table, frozen=True):
 class SecretFile(Table, frozen=True):
     """The forms, and the parts that their patterns share."""
 
+    documented: str
     parts: dict[str, str]
     forms: tuple[SecretForm, ...]
 
@@ -95,6 +108,7 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
     "token": lambda value: _entropy(value) >= 3.0,  # not a placeholder such as a row of `x`
     "password": _is_password,
     "url_password": _is_url_password,
+    "basic": _is_basic,
     "jwt": _is_jwt,
 }
 
@@ -102,6 +116,7 @@ _CHECKS: dict[str, Callable[[str], bool]] = {
 _FILE = read_table(Path(__file__).with_name("secrets.toml"), SecretFile)
 _PARTS = fill_parts(_FILE.parts.items())
 FORMS = _FILE.forms
+_DOCUMENTED = split_words(_FILE.documented)
 
 # --- The detector ---------------------------------------------------------------------------------------------
 
@@ -128,7 +143,8 @@ class SecretScan(Scan):
         check = _CHECKS[form.check]
 
         def accept(start: int, end: int) -> bool:
-            return check(page[start:end].decode("latin-1"))
+            value = page[start:end]
+            return check(value.decode("latin-1")) and hashlib.sha256(value).hexdigest() not in _DOCUMENTED
 
         for start, end in self._table.spans(number, page, accept, is_bounded=False):
             yield ScanMatch(start, end, form.detection, form.score, {"rule": form.rule})
