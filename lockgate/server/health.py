@@ -21,57 +21,99 @@ from lockgate.telemetry import LogEvent, describe_exception, log_event, render_m
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _PROBE_S = 5.0
+# A failure of the sessions, and its end, show within five seconds.
+_SESSIONS, _WATCH_PAUSE_S, _LATE_S, _WATCH_PROBE_S = "sessions", 1.5, 1.5, 2.0
+_LATE = Health("UNHEALTHY", 504, "no answer in time")
 _EMULATED = {"fms-guardrails-orchestr8": "0.18.3"}
 _METRICS_TYPE = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 _encode = msgspec.json.Encoder().encode
 
 
 class Readiness:
-    """Tracks which of the needed services have not been reached yet, in this process."""
+    """Tracks which of the needed services have not been reached yet, and whether sessions work, in this process."""
 
     def __init__(self, needed: Mapping[str, Probe]) -> None:
         self._missing = dict(needed)
+        self._sessions = needed.get(_SESSIONS)
+        self._do_sessions_fail = False
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing is missing."""
-        return not self._missing
+        """Whether nothing is missing and sessions work."""
+        return not self._missing and not self._do_sessions_fail
 
     @property
     def missing(self) -> tuple[str, ...]:
         """The names of the services that have not been reached yet."""
         return tuple(self._missing)
 
+    @property
+    def checks(self) -> dict[str, str]:
+        """What keeps this process from being ready, by the name of the service."""
+        failing = {_SESSIONS: "failing"} if self._do_sessions_fail else {}
+        return failing | dict.fromkeys(self._missing, "not reached yet")
+
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[None]:
-        """Probe services that have not answered yet, again and again."""
+        """Probes services that have not answered yet, again and again; afterwards the sessions alone."""
         async with run_group() as group:
-            group.create_task(self._probe_missing())
+            group.create_task(self._probe_needed())
             yield
+
+    async def _probe_needed(self) -> None:
+        await self._probe_missing()
+        if self._sessions is not None:
+            await self._probe_sessions(self._sessions)
 
     async def _probe_missing(self) -> None:
         pause_s = _FIRST_PAUSE_S
         logged: set[str] = set()
         while self._missing:
             names = list(self._missing)
-            answers = await asyncio.gather(*[_probe(self._missing[name]) for name in names], return_exceptions=True)
-            for name, answer in zip(names, answers, strict=True):
-                health = answer if isinstance(answer, Health) else Health("UNKNOWN", 500, describe_exception(answer))
+            healths = await asyncio.gather(*[_ask(self._missing[name]) for name in names])
+            for name, health in zip(names, healths, strict=True):
                 if health.status == "HEALTHY":
                     del self._missing[name]
                 elif name not in logged:
                     logged.add(name)
-                    why = {"reason": health.reason} if health.reason else {}
-                    fields = {"part": name, "status": health.status, "code": health.code, **why}
-                    log_event(LogEvent.UNHEALTHY, logging.WARNING, **fields)
+                    _log_unhealthy(name, health)
             if self._missing:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
+    async def _probe_sessions(self, probe: Probe) -> None:
+        """Probes the session store from now on. An answer that is late counts as a failure until it comes."""
+        asked: asyncio.Future[Health] = asyncio.ensure_future(_ask(probe, _WATCH_PROBE_S))
+        try:
+            while True:
+                await asyncio.wait([asked], timeout=_LATE_S)
+                self._note_sessions(asked.result() if asked.done() else _LATE)
+                if asked.done():
+                    await asyncio.sleep(_WATCH_PAUSE_S)
+                    asked = asyncio.ensure_future(_ask(probe, _WATCH_PROBE_S))
+        finally:
+            asked.cancel()
 
-async def _probe(probe: Probe) -> Health:
-    """The service's health; raises TimeoutError, or any exception that a plugin's probe raises."""
-    async with asyncio.timeout(_PROBE_S):
+    def _note_sessions(self, health: Health) -> None:
+        fails = health.status != "HEALTHY"
+        if fails and not self._do_sessions_fail:
+            _log_unhealthy(_SESSIONS, health)
+        self._do_sessions_fail = fails
+
+
+def _log_unhealthy(name: str, health: Health) -> None:
+    why = {"reason": health.reason} if health.reason else {}
+    log_event(LogEvent.UNHEALTHY, logging.WARNING, part=name, status=health.status, code=health.code, **why)
+
+
+async def _ask(probe: Probe, timeout_s: float = _PROBE_S) -> Health:
+    """The service's health; it is unknown where a plugin's probe raises or answers too late."""
+    [answer] = await asyncio.gather(_probe(probe, timeout_s), return_exceptions=True)
+    return answer if isinstance(answer, Health) else Health("UNKNOWN", 500, describe_exception(answer))
+
+
+async def _probe(probe: Probe, timeout_s: float) -> Health:
+    async with asyncio.timeout(timeout_s):
         return await probe.probe(())
 
 
@@ -115,7 +157,7 @@ async def api_health(exchange: Exchange) -> None:
 
 
 async def api_ready(readiness: Readiness, exchange: Exchange) -> None:
-    """GET /ready on the API port: 503 until every needed service was reached; ready at once without agents."""
-    checks = dict.fromkeys(readiness.missing, "not reached yet")
+    """GET /ready on the API port: 503 until every needed service was reached, and while sessions fail."""
+    checks = readiness.checks
     status = "not ready" if checks else "ready"
     await exchange.reply.answer_json(_encode(ReadyAnswer(status, checks)), 503 if checks else 200)

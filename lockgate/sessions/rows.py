@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions in SQL tables for SQLite and PostgreSQL: one row per message, aborted turns in a second table."""
 
+import contextlib
 import hashlib
 import heapq
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from lockgate.data_files import Table, read_table
+from lockgate.errors import UpstreamError
 from lockgate.gate.values import Health
 from lockgate.interfaces import Headers
 from lockgate.sessions.turns import (
@@ -31,6 +33,7 @@ VERSION = 1
 MAX_ABORTED = 100  # per session
 _MESSAGES_PER_TURN = 2
 _DAY_S = 86_400.0
+_TRIED_CHARS = 65_536
 _PRUNED_AT_ONCE = 5_000  # rows; other writers wait meanwhile
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")  # PostgreSQL keeps no NUL, and UTF-8 has no lone surrogates
 
@@ -121,6 +124,7 @@ class RowSessions(ABC):
     def __init__(self, limits: StoreLimits, clock: Callable[[], float]) -> None:
         self._limits = limits
         self._clock = clock
+        self._has_failed = False  # whether the latest write failed
 
     @abstractmethod
     async def _read(self, *statements: Statement) -> Sequence[Rows]:
@@ -145,8 +149,8 @@ class RowSessions(ABC):
         return Past(turns, next((_read_turn(row) for rows in repeated for row in rows), None))
 
     async def probe(self, headers: Headers) -> Health:
-        """Checks that sessions can be read; never raises."""
-        return await read_health(self.load(PROBE_KEY, 1))
+        """Checks that sessions can be read, or after a failed write that they can be written; never raises."""
+        return await read_health(self._try_writing() if self._has_failed else self.load(PROBE_KEY, 1))
 
     async def append(self, key: SessionKey, turn: Turn) -> None:
         """Adds a turn, unless its request id is already stored."""
@@ -154,14 +158,16 @@ class RowSessions(ABC):
         texts = map(clean, (turn.question, turn.answer, turn.label, turn.topic, turn.layer))
         values = (*key, *texts, turn.confidence, clean(turn.request_id), self._clock())
         kept = max(self._limits.max_messages // _MESSAGES_PER_TURN, 1) * _MESSAGES_PER_TURN  # whole turns only
-        await self._append(key, (SQL.add_turn, values), (SQL.trim_turns, (*key, kept)))
+        with self._noting_failure():
+            await self._append(key, (SQL.add_turn, values), (SQL.trim_turns, (*key, kept)))
 
     async def abort(self, key: SessionKey, turn: AbortedTurn) -> None:
         """Stores an aborted turn; the latest hundred of a session are kept."""
         key = clean_key(key)
         texts = map(clean, (turn.question, turn.delivered, turn.reason, turn.label, turn.request_id))
         values = (*key, uuid.uuid4().hex, *texts, self._clock())
-        await self._write((SQL.add_aborted, values), (SQL.trim_aborted, key))
+        with self._noting_failure():
+            await self._write((SQL.add_aborted, values), (SQL.trim_aborted, key))
 
     async def list_sessions(self, caller: str | None = None) -> Sequence[SessionEntry]:
         """All sessions, the latest first."""
@@ -184,6 +190,21 @@ class RowSessions(ABC):
         for sql in SQL.forget_old if self._limits.retention_days is not None else ():
             while await self._write((sql, (self._cutoff(),))):
                 pass
+
+    async def _try_writing(self) -> None:
+        """Writes an aborted turn of no session and removes it, in one transaction. It is as large as a long turn."""
+        values = (*PROBE_KEY, uuid.uuid4().hex, "", "x" * _TRIED_CHARS, "", "", "", self._clock())
+        with self._noting_failure():
+            await self._write((SQL.add_aborted, values), *((sql, PROBE_KEY) for sql in SQL.delete_session))
+
+    @contextlib.contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except UpstreamError:
+            self._has_failed = True
+            raise
+        self._has_failed = False
 
     def _cutoff(self) -> float:
         """The time before which turns are no longer kept."""
