@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports citations of unknown sources; options, requests and the answer's documents name the known ones."""
 
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,9 +18,12 @@ MAX_CONFIGURED = 1_000
 # So that a citation which a forced cut splits is read whole.
 LOOKBEHIND_CHARS = MAX_MARK_CHARS + 1
 
+# The end of a Markdown link behind its text: `a/b](https://...`, `a/b](/path`, `a/b](page.html`.
+_LINK = re.compile(rf"[^\[\]\n]{{0,{MAX_MARK_CHARS}}}\]\(<?[^\s()<>]{{0,200}}?(?:[/#:]|\.(?:html?|md|pdf)\b)")
+
 
 class CitationScan(Scan):
-    """Reports every citation of an unknown source."""
+    """Reports every citation of an unknown source, but no text of a link."""
 
     weight = 4  # a text may consist of citations
 
@@ -30,7 +34,8 @@ class CitationScan(Scan):
         return "]" in text
 
     def __call__(self, text: str) -> list[Detection]:
-        return at_most(_hit(found) for found in self._sources.find(text) if not found.is_known)
+        found = (one for one in self._sources.find(text) if not one.is_known)
+        return at_most(_hit(one) for one in found if not _LINK.match(text, one.end))
 
 
 def _hit(found: Citation) -> Detection:

@@ -50,6 +50,21 @@ def test_without_known_sources_every_mark_that_looks_like_one_is_reported() -> N
     assert invented("Tea [al/a] and [faq] and [1/2].", _reading()) == ["al/a", "1/2"]
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("See [al/guide](https://example.org/guide).", []),
+        ("See [al/guide](/guide), ![al/picture](<al/picture.png>) and [al/x](#al-x).", []),
+        ("See [al/guide, al/more](guide.html).", []),
+        ("See [al/guide](mailto:al@example.org) and [al/notes].", ["al/notes"]),
+        ("See [al/guide](page 4), [al/guide](4) and [al/guide] (https://example.org).", ["al/guide"] * 3),
+        ("See [al/guide]https://example.org and [al/guide]()", ["al/guide"] * 2),
+    ],
+)
+def test_the_text_of_a_link_is_no_citation(text: str, found: list[str]) -> None:
+    assert invented(text, _reading(sources=["bo/b"])) == found
+
+
 def test_a_source_counts_as_the_prompt_writes_it() -> None:
     assert invented("[R&amp;D/x] [R&D/x] [up down/x]", _reading(sources=["R&D/x", "up\ndown/x"])) == []
 
