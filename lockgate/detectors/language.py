@@ -32,7 +32,9 @@ _MOSTLY = 0.8
 # Varieties that the model distinguishes, each with the two-letter code of its language.
 _VARIETIES = {"als": "de", "arz": "ar", "azb": "az", "bar": "de", "ckb": "ku", "pnb": "pa", "wuu": "zh", "yue": "zh"}
 
-Predict = Callable[[str], tuple[str, float]]
+_RANKED = 10  # languages after these have next to no probability
+
+Rank = Callable[[str], Sequence[tuple[str, float]]]
 
 
 class LanguageRule(NamedTuple):
@@ -52,18 +54,29 @@ class LanguageModel:
 
     def guess(self, text: str) -> tuple[str, float]:
         """Returns the likeliest language and its probability."""
-        (label,), (score,) = self._engine.predict(text, k=1)
-        language = label.removeprefix(_LABEL)
-        return _VARIETIES.get(language, language), min(float(score), 1.0)
+        (likeliest,) = self._predict(text, 1)
+        return likeliest
+
+    def rank(self, text: str) -> list[tuple[str, float]]:
+        """Returns the likely languages, the likeliest first; two varieties of one language count each."""
+        return self._predict(text, _RANKED)
+
+    def _predict(self, text: str, count: int) -> list[tuple[str, float]]:
+        labels, scores = self._engine.predict(text, k=count)
+        languages = [label.removeprefix(_LABEL) for label in labels]
+        return [
+            (_VARIETIES.get(language, language), min(float(score), 1.0))
+            for language, score in zip(languages, scores, strict=True)
+        ]
 
 
 class LanguageScan(Scan):
-    """Reports each piece of a text whose language is not allowed."""
+    """Reports each piece of a text whose language is not allowed, with the probability that it is not."""
 
     weight = 2
 
-    def __init__(self, guess: Predict, rule: LanguageRule) -> None:
-        self._guess = guess
+    def __init__(self, rank: Rank, rule: LanguageRule) -> None:
+        self._rank = rank
         self._rule = rule
 
     def __call__(self, text: str) -> list[Detection]:
@@ -72,8 +85,11 @@ class LanguageScan(Scan):
             prose = read_prose(text[start:end])
             if not prose:
                 continue
-            language, score = self._guess(prose)
+            ranked = self._rank(prose)
+            language = ranked[0][0]
             if (language in self._rule.codes) is not self._rule.is_allowed:
+                listed = min(1.0, sum(score for code, score in ranked if code in self._rule.codes))
+                score = 1.0 - listed if self._rule.is_allowed else listed
                 metadata = {"language": language}
                 hit = Detection(start, end, text[start:end], "Language", "language", score, metadata=metadata)
                 found.append(hit)
@@ -146,6 +162,6 @@ async def open_language_detector(options: Mapping[str, Any]) -> AsyncIterator[Sc
         rule = _read_rule(params, model.codes) or default
         if rule is None:
             raise params.fault("allow", "`allow` or `deny` is required")
-        return LanguageScan(model.guess, rule)
+        return LanguageScan(model.rank, rule)
 
     yield ScanningDetector(prepare, KNOWN, 0)

@@ -60,6 +60,18 @@ def test_what_is_allowed_or_not_denied_is_not_reported() -> None:
     assert languages(FRENCH, deny=["fr", "it"]) == ["fr"]
 
 
+def test_a_text_of_one_of_several_similar_languages_is_surely_none_that_is_allowed() -> None:
+    model = load_language_model()
+    for text in ("tot morgen allemaal", "Hvis du ikke rekker bussen, kan jeg hente deg etter jobben."):
+        language, probability = model.guess(text)
+        (found,) = find(text, {"allow": ["en", "es"]})
+        assert (found.metadata or {})["language"] == language
+        assert probability + 0.1 < 0.9 < found.score <= 1.0
+        (denied,) = find(text, {"deny": ["nl", "af", "da", "no"]})
+        assert probability < denied.score <= 1.0
+        assert find(text, {"allow": [language]}) == []
+
+
 def test_the_request_decides_before_the_settings() -> None:
     assert find(FRENCH, {"allow": ["en"]}, allow=["fr"]) == []
     assert find(FRENCH, {"allow": ["fr"]}, deny=["fr"]) != []
