@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from lockgate.api.guardrails.format import DetectorMap, Masks
+from lockgate.api.openai.envelope import Envelope
 from lockgate.api.receipts import NO_ACCOUNT, AnswerAccount, describe_failure
 from lockgate.config.policies import PolicySettings
 from lockgate.config.settings import Settings
@@ -22,7 +23,7 @@ from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import ActiveGuard, ChosenDetectors, Rules, choose, prepare
 from lockgate.guard.model_source import WithPrompt, read_model, read_whole
-from lockgate.guard.policy import Policy
+from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import (
     CheckedInput,
     GuardedRequest,
@@ -49,12 +50,20 @@ class AnswerWriter:
 
     is_stream = False
     to_frames: Callable[[dict[str, Any]], Iterable[Frame]]  # of one message
+    envelope: Envelope | None = None  # of an answer whose fields besides texts are read
 
     def __init__(self) -> None:
         self.found_in_prompt: Sequence[Detection] = ()
         self.warnings: list[dict[str, str]] = []
         self.is_blocked = False  # a policy has cut the answer off: nothing more of it is written
         self.account = NO_ACCOUNT
+
+    def bind(self, meter: Meter, *, with_names: bool) -> None:
+        """Report at the end what the meter records; let the detectors read the fields of the envelope."""
+        self.account = AnswerAccount(meter.receipt, meter.names.values if with_names else None)
+        if self.envelope is not None:
+            meter.fields, self.envelope.receipt = self.envelope.fields, meter.receipt
+            self.envelope.numbers = meter.names.make_number
 
     def is_cut(self, lane: int) -> bool:
         """Whether a policy has cut off the choice of this lane: nothing more of it is written."""
@@ -198,8 +207,7 @@ class Answering:
         """Run the request and write its answer; `start` begins a stream before its first bytes."""
         meter = request.meter
         if meter.is_on:
-            names = meter.names.values if exchange.request.wants(MAPPING_HEADER) else None
-            writer.account = AnswerAccount(meter.receipt, names)
+            writer.bind(meter, with_names=exchange.request.wants(MAPPING_HEADER))
         request = request._replace(is_over=lambda: writer.is_blocked, is_cut=writer.is_cut, subjects=writer.subjects)
         blocked: InputBlocked | None = None
         async with open_guarded(request) as events:

@@ -36,8 +36,8 @@ class PolicyKeys:
         "block",
     )
     lanes: tuple[str, ...] = option(
-        kinds.words_of(*LANES), "parts of the model's answer that detectors read; the others leave unread", LANES[:2],
-        "[content, reasoning]",
+        kinds.words_of(*LANES), "parts of the model's answer that detectors read; the others leave unread", LANES,
+        "[content, reasoning, tool_arguments]",
     )  # fmt: skip
     fallback: str = option(kinds.TEXT, "text that replaces withheld text", "This answer was withheld.")
     on_detector_failure: str = option(

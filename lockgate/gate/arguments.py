@@ -14,7 +14,7 @@ atom       Any other run outside strings: a number, a literal, invalid text. If 
 
 A mask's text with the same length as the covered text replaces it character by character (characters on structure are
 dropped). Any other mask text is written once, at the first character that it replaces; other strings under this mask
-only lose characters, and other atoms become empty strings.
+only lose characters, and other atoms become empty strings. A number under a made-up name becomes a made-up number.
 
 The input may be invalid JSON; without masks it leaves unchanged.
 """
@@ -22,16 +22,19 @@ The input may be invalid JSON; without masks it leaves unchanged.
 import json
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lockgate.gate.verdicts import Mask
 
 _STRUCTURE, _TEXT, _ESCAPE, _ATOM = range(4)
+Numbers = Callable[[str], str]  # from a mask's text to the number that stands for it; empty if there is none
 _Run = tuple[int, str, str]  # kind, plain text, raw text; the last two differ only in a valid escape
 
 _MARK = re.compile(r'["\\]')
 _NO_STRUCTURE = re.compile(r"[^ \t\n\r{}\[\]:,]")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_MAX_NUMBER_RUNS = 64
 _ATOM_END = re.compile(r'[ \t\n\r{}\[\]:,"]')
 _HEX, _HIGH, _LOW = "[0-9a-fA-F]", "[dD][89abAB]", "[dD][c-fC-F]"  # a hex digit; the first two of each half of a pair
 _VALID = re.compile(rf'\\(?:(["\\/bfnrt])|u({_HIGH}{_HEX}{{2}})\\u({_LOW}{_HEX}{{2}})|u({_HEX}{{4}}))')
@@ -52,6 +55,8 @@ class ArgumentsReader:
         "_is_closed",
         "_is_masked",
         "_masks",
+        "_numbers",
+        "_original",
         "_queued",
         "_run_offset",
         "_runs",
@@ -60,9 +65,10 @@ class ArgumentsReader:
         "_upto",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Numbers | None = None) -> None:
         self._scanner = _JsonScanner()
         self._masks = _PendingMasks()
+        self._numbers = numbers
         self._runs: deque[_Run] = deque()
         self._queued = 0  # raw characters that wait in the runs
         self._run_offset = 0  # characters taken from the first run
@@ -71,6 +77,7 @@ class ArgumentsReader:
         self._taken = 0  # plain characters taken from the runs
         self._atom: list[str] = []  # an atom whose end is not known or released: its characters, or its masks' texts
         self._atom_size = 0
+        self._original: list[str] = []  # the same without masks, if numbers may be made up
         self._is_masked = False  # a mask touches that atom
         self._is_closed = False
 
@@ -162,6 +169,8 @@ class ArgumentsReader:
         if texts and not self._is_masked:
             self._atom, self._atom_size, self._is_masked = [], 0, True
         part = "".join(texts) if self._is_masked else raw[self._run_offset : last]
+        if self._numbers is not None and len(self._original) < _MAX_NUMBER_RUNS:
+            self._original.append(raw[self._run_offset : last])
         if part or not self._atom:
             self._atom.append(part)
             self._atom_size += len(part)
@@ -170,8 +179,12 @@ class ArgumentsReader:
         """Moves the waiting atom, if any, to the output."""
         if self._atom:
             text = "".join(self._atom)
-            output.append(f'"{_escape(text)}"' if self._is_masked else text)
-            self._atom, self._atom_size, self._is_masked = [], 0, False
+            if self._is_masked:
+                is_number = self._numbers is not None and _NUMBER.fullmatch("".join(self._original))
+                number = self._numbers(text) if self._numbers is not None and is_number else ""
+                text = number or f'"{_escape(text)}"'
+            output.append(text)
+            self._atom, self._atom_size, self._is_masked, self._original = [], 0, False, []
 
 
 class ArgumentsDecoder:

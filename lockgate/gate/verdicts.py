@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -116,6 +117,19 @@ class Pseudonyms:
         name = self._names[value] = self._invent(kind, value)
         self.values[name] = value
         return name
+
+    def make_number(self, name: str) -> str:
+        """Returns a made-up number for a pseudonym, for places where only a number may stand; empty for other texts."""
+        value = self.values.get(name)
+        if value is None:
+            return ""
+        digits = min(max(sum(map(str.isdigit, value)), 6), 15)
+        seed = int.from_bytes(sha256(name.encode("utf-8", "surrogatepass")).digest())
+        number = str(10 ** (digits - 1) + seed % (9 * 10 ** (digits - 1)))
+        while number in self._names or self.values.get(number, value) != value:
+            number = str(int(number) + 1)
+        self.values[number] = value
+        return number
 
     def _invent(self, kind: str, value: str) -> str:
         """Returns a new name that does not contain the value and is not contained in it."""

@@ -15,9 +15,10 @@ from time import perf_counter
 from typing import Any, NamedTuple, cast
 
 from lockgate.errors import BrokeProtocol, LockgateError, Rejected, RequestError, UpstreamError
+from lockgate.gate.answer_fields import AnswerFields
 from lockgate.gate.receipts import Receipt, RequestPart
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
-from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms
+from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms, keep
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, FailureHandler, last_text, to_invalid_request
 from lockgate.guard.hold_limits import LimitedReview
 from lockgate.interfaces import Chunker, Headers, InPlaceChunker, Reading, Review, SourceReading
@@ -26,6 +27,7 @@ from lockgate.telemetry import LogEvent, count_detections, log_event, name_cause
 
 _DOCS = "docs"
 _SENTENCE_WINDOW = 4000  # more characters than the longest sentence has
+_NO_FIELDS = AnswerFields()
 _ANNOTATE, _BLOCK = Measures(), Measures(Action.BLOCK)
 
 
@@ -67,6 +69,7 @@ class Meter:
         self.receipt = Receipt(policy, is_shadow=is_shadow, lanes=lanes)
         self.names = Pseudonyms()
         self.failed_detectors: dict[str, bool] = {}  # tolerated failures; True: outside shadow it would end the request
+        self.fields = _NO_FIELDS  # of the answer: its strings besides texts
         self._is_shadow = is_shadow
         self._own = own  # the policy's detectors: if one refuses the text, that is not the caller's error
         self._found_in_answer: dict[str, int] = {}
@@ -75,11 +78,13 @@ class Meter:
         """Returns the detectors wrapped: they record their reading of the part and tolerate allowed failures."""
         if not self.is_on:
             return tuple(guards)
-        counts = self._found_in_answer if part is RequestPart.ANSWER else {}
+        is_answer = part is RequestPart.ANSWER
+        counts, fields = (self._found_in_answer, self.fields) if is_answer else ({}, _NO_FIELDS)
         watched = []
         for one in guards:
             record = self._open_record(one, part)
-            reading = _MeteredReading(record, one.reading, one.threshold, counts)
+            own = fields if one.guard.id in fields.actions else None
+            reading = _MeteredReading(record, one.reading, one.threshold, counts, own)
             holds = one.holds and not self._is_shadow
             watched.append(replace(one, reading=reading, holds=holds, on_failure=record.on_failure))
         return tuple(watched)
@@ -302,27 +307,49 @@ class _DetectorRecord(NamedTuple):
 
 
 class _MeteredReading(NamedTuple):
+    """A reading that is recorded. The fields of the answer that wait are read with its next texts, or alone."""
+
     record: _DetectorRecord
     reading: Reading
     threshold: float
     counts: dict[str, int]  # findings, by detector
+    fields: AnswerFields | None = None
 
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
         record, started = self.record, perf_counter()
-        name = record.detector_id
+        name, fields = record.detector_id, self.fields
+        values = fields.waiting.pop(name, ()) if fields is not None and fields.waiting else ()
         try:
-            found = await self.reading.read(excerpts)
-            if any(one is UNANSWERED for one in found):  # without a meter this counts as no findings
+            found = await self.reading.read([*excerpts, *map(Excerpt, values)] if values else excerpts)
+            is_short = bool(values) and len(found) < len(excerpts) + len(values)
+            if is_short or any(one is UNANSWERED for one in found):  # without a meter this counts as no findings
                 raise BrokeProtocol(name, f"detector `{name}`: too few answers")
         except LockgateError as error:
             record.fail(error)
+            if fields is not None:
+                fields.note(name, values)
             return ()
+        if fields is not None and values:
+            found_there = found[len(excerpts) :]
+            fields.note(name, values, self._keep_found(fields, values, found_there) if any(found_there) else ())
+            found = found[: len(excerpts)]
         texts = [excerpt.text for excerpt in excerpts]
         record.receipt.note_read(name, record.part, texts, perf_counter() - started)
         count = sum([one.score >= self.threshold for of_text in found for one in of_text])
         if count:
             self.counts[name] = self.counts.get(name, 0) + count
         return found
+
+    def _keep_found(
+        self, fields: AnswerFields, values: Sequence[str], found: Sequence[Sequence[Detection]]
+    ) -> list[str]:
+        """Returns the fields with findings, and counts these. A field is left out at most, so it counts as masked."""
+        record = self.record
+        for one in [one for of_value in found for one in keep(of_value, self.threshold)]:
+            count_detections([one])
+            record.receipt.note_finding(record.detector_id)
+            record.receipt.note_action(min(fields.actions[record.detector_id], Action.MASK), record.part)
+        return [value for value, of_value in zip(values, found, strict=False) if keep(of_value, self.threshold)]
 
 
 class _MeteredReview(NamedTuple):

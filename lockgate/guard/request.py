@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from lockgate.errors import MODEL, CheckFailed, GenerationFailed, LockgateError, UpstreamError
+from lockgate.gate.answer_fields import AnswerFields
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
@@ -30,7 +31,7 @@ from lockgate.guard.detectors import ActiveGuard, review_all
 from lockgate.guard.error_words import read_words
 from lockgate.guard.policy import Chunking, Meter, Policy, find_sentence, ground, pass_sources
 from lockgate.guard.stream import Slice, Source, Watch, detect_slices, open_guarded_stream
-from lockgate.task_groups import run_group
+from lockgate.task_groups import run_group, run_together
 from lockgate.telemetry import LogEvent, log_event, name_causes, observe_policy
 
 T = TypeVar("T")
@@ -258,7 +259,7 @@ class _GuardedRun:
             if self._prepared is not None:
                 waiting = reading if ahead is Lookahead.MODEL else None
                 is_cut, is_over = (request.is_cut, request.is_over) if self._meter.is_on else (None, None)
-                guards = self._choose_guards(self._prepared)
+                guards, fields = self._choose_guards(self._prepared), self._meter.fields
                 async with open_guarded_stream(
                     self._prepared.source, guards, request.lanes(guards), request.watch, self.source_errors.append
                 ) as releases:
@@ -266,11 +267,14 @@ class _GuardedRun:
                     if waiting is not None and await waiting.has_passed():
                         yield InputRead(self._input)
                     while release is not None:
+                        if fields.waits and fields.unread:
+                            await self._read_fields(fields, guards)
                         if is_cut is None or not is_cut(release.choice):
                             yield self._judge(release)
                             if is_over is not None and is_over():
                                 return
                         release = await anext(releases, None)
+                    await self._read_fields(fields, guards)
             if reading is not None and not await reading.has_passed():
                 self._meter.reset_answer()
                 yield await self._refuse()
@@ -346,6 +350,13 @@ class _GuardedRun:
         if policy.grounding and chunking is not None and any(texts):
             guards += ground(policy.grounding, texts, chunking, policy.max_open, holds=policy.grounding_holds)
         return self._meter.watch(guards, RequestPart.ANSWER) if guards else ()
+
+    async def _read_fields(self, fields: AnswerFields, guards: Sequence[ActiveGuard]) -> None:
+        """Lets the detectors of the answer read the fields that they have not read with its text."""
+        names = fields.give_again() if fields.unread else []
+        readings = [partial(one.reading.read, ()) for one in guards if one.guard.id in names]
+        if readings:
+            await run_together(readings, self._policy.max_open)
 
     def _judge(self, release: Release) -> Released:
         """Applies the policy to a release, with one judge for each text of the answer."""

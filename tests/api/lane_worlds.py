@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lockgate.api.openai.envelope import Envelope
 from lockgate.api.openai.events import EventWriter
 from lockgate.api.openai.format import CHAT, read_request
 from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.whole_answer import CHATS
 from lockgate.api.receipts import AnswerAccount
+from lockgate.gate.answer_fields import AnswerFields
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.release import Release, ReleaseGate
 from lockgate.gate.sse import SseParser
@@ -220,13 +222,16 @@ SHADOW = PASSING._replace(is_shadow=True)
 
 def open_writer(case: PolicyCase) -> EventWriter:
     """The writer of a stream under this policy."""
+    hides = case.action is not Action.ANNOTATE
+    envelope = Envelope(AnswerFields(), hides=hides, lanes=case.lanes)
     options = StreamOptions(
-        hides=case.action is not Action.ANNOTATE,
+        hides=hides,
         fallback=FALLBACK,
         max_held_chars=case.max_held_chars,
         lanes=case.lanes,
         holds=case.holds,
         is_shadow=case.is_shadow,
+        envelope=envelope,
     )
     writer = EventWriter(CHATS, read_request(CHAT, REQUEST), options)
     writer.account = AnswerAccount(Receipt("p"))

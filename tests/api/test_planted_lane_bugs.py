@@ -133,8 +133,8 @@ def masks_are_put_into_arguments_as_into_any_text(monkeypatch: pytest.MonkeyPatc
 def escapes_are_read_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = CallReader.__init__
 
-    def init(self: CallReader, call: Any, **more: Any) -> None:
-        honest(self, call, **more)
+    def init(self: CallReader, call: Any, *more: Any, **named: Any) -> None:
+        honest(self, call, *more, **named)
         self._arguments = None
 
     monkeypatch.setattr(CallReader, "__init__", init)

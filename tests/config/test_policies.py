@@ -242,10 +242,10 @@ def test_policies_can_be_served_and_are_shown(loader: Loader) -> None:
             "pii (mask, may fail)",
             "context (annotate, may fail), context2 (annotate, may fail)",
             "block",
-            "content, reasoning",
+            "content, reasoning, tool_arguments",
             "-",
         ],
-        ["q", "enforce", "-", "-", "pii (stop)", "-", "block", "content, reasoning", "-"],
+        ["q", "enforce", "-", "-", "pii (stop)", "-", "block", "content, reasoning, tool_arguments", "-"],
     ]
     assert "Policies" not in render_check(loader.load(PII))
 

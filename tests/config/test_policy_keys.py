@@ -46,10 +46,10 @@ def _faults(loader: Loader, keys: str, more: str = "") -> list[str]:
 # Mode, masks, lanes, speculation.
 
 
-def test_a_policy_enforces_with_blocks_on_what_is_said_and_thought_unless_it_says_otherwise(loader: Loader) -> None:
+def test_a_policy_enforces_with_blocks_in_all_lanes_unless_it_says_otherwise(loader: Loader) -> None:
     policy = _policy(loader, "output: {pii: {}}")
     assert (policy.is_shadow, policy.mask_with, policy.is_speculative) == (False, MaskWith.BLOCK, False)
-    assert policy.lanes == ("content", "reasoning")
+    assert policy.lanes == ("content", "reasoning", "tool_arguments")
     assert (policy.own_actions, policy.own_failures) == ({}, {})
 
 

@@ -67,6 +67,7 @@ policies:
     fallback: "[cut]"
   content: {{output: {{mail: {{}}}}, on_finding: mask, lanes: [content]}}
   every: {{output: {{mail: {{}}}}, on_finding: mask, lanes: [content, reasoning, tool_arguments]}}
+  two: {{output: {{mail: {{}}}}, on_finding: mask, lanes: [content, reasoning]}}
   nothing: {{output: {{mail: {{}}}}, on_finding: mask, lanes: []}}
   shade: {{mode: shadow, input: {{word: {{}}}}, output: {{mail: {{}}, word: {{}}}}, on_finding: block,
     lanes: [content, reasoning, tool_arguments]}}

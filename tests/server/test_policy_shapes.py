@@ -18,7 +18,7 @@ async def test_the_answer_of_any_role_is_read_under_a_policy(role: str, policy: 
     voice.whole_message = {"role": role, "content": SAID}
     async with open_house(voice) as house:
         events = read(await post(house.port, CHAT, chat(policy, stream=is_stream)), is_stream=is_stream)
-    cut = {"stopped": "Write to [cut]", "blocked": "[cut]"}
+    cut = {"stopped": "[cut]", "blocked": "[cut]"}
     assert said_in(events) == cut.get(policy, SAID.replace(MAIL, HIDDEN))
     assert events[-1]["receipt"]["detectors"][-1]["findings"] == 1
 
@@ -43,7 +43,7 @@ class TextWithDeltas(Voice):
 async def test_what_only_chats_have_does_not_leave_with_a_text_that_is_held(policy: str) -> None:
     async with open_house(TextWithDeltas()) as house:
         events = read(await post(house.port, TEXT, text(policy)), is_stream=True)
-    cut = {"stopped": "Ask [cut]", "blocked": "[cut]"}
+    cut = {"stopped": "[cut]", "blocked": "[cut]"}
     assert spoken(events) == cut.get(policy, f"Ask {HIDDEN}. Bye.")
     assert MAIL.encode() not in json.dumps(events).encode()
     assert "delta" not in json.dumps(events)

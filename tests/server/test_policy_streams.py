@@ -161,15 +161,15 @@ MIXED += CALLED[3:]
 
 
 @BOTH
-@pytest.mark.parametrize("policy", ["content", "every", "nothing", "masked"])
+@pytest.mark.parametrize("policy", ["content", "two", "every", "nothing", "masked"])
 async def test_lanes_that_a_policy_names_are_masked_and_others_pass_unread(policy: str, is_stream: bool) -> None:
     async with open_house(Voice(*MIXED, finish="tool_calls")) as house:
         events = read(await post(house.port, CHAT, chat(policy, stream=is_stream)), is_stream=is_stream)
     message = events[0]["choices"][0].get("message", {})
     thought = message.get("reasoning_content") or (spoken(events, "reasoning_content") if is_stream else "")
     called = arguments([{"choices": [{"delta": message}]}] if message else events)
-    by_lane = {"content": ("content",), "every": ("content", "reasoning", "arguments"), "nothing": ()}
-    lanes = by_lane.get(policy, ("content", "reasoning"))
+    by_lane = {"content": ("content",), "two": ("content", "reasoning"), "nothing": ()}
+    lanes = by_lane.get(policy, ("content", "reasoning", "arguments"))
     assert said_in(events) == "Hm " + (f"{HIDDEN}." if "content" in lanes else f"{MAIL}.")
     assert thought == "It is " + (f"{HIDDEN}." if "reasoning" in lanes else f"{MAIL}.")
     assert json.loads(called) == {"to": HIDDEN if "arguments" in lanes else MAIL, "n": 12, "bcc": ["x"]}

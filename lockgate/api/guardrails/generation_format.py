@@ -9,8 +9,8 @@ from msgspec import UNSET, UnsetType
 
 from lockgate.api.guarded_answer import AnswerWriter
 from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, PlainDetection, from_reviews, read_masks
+from lockgate.api.openai.envelope import FILTERED
 from lockgate.api.openai.format import INPUT_WARNING, OUTPUT_WARNING, encode, encode_event
-from lockgate.api.openai.whole_answer import FILTERED
 from lockgate.api.receipts import ReceiptBody
 from lockgate.api.shapes import Shape
 from lockgate.gate.release import Release
@@ -237,6 +237,15 @@ class TextWriter(AnswerWriter):
         answer |= self.account.tell()
         return encode_event(answer) if self.is_stream else encode(answer)
 
+    def _note_tokens(self, answer: dict[str, Any], *, hides: bool = False) -> None:
+        """Leave out tokens, which repeat texts, where a policy hides text; else count them as unread."""
+        receipt = self.account.receipt
+        for key in [key for key in ("tokens", "input_tokens") if answer.get(key)]:
+            if hides:
+                del answer[key]
+            if receipt is not None and receipt.policy and key not in (receipt.dropped if hides else receipt.unread):
+                (receipt.note_left_out if hides else receipt.note_unread)(key)
+
 
 class WholeText(TextWriter):
     """Turns an answer's text into a frame, collects the findings, and writes the answer."""
@@ -281,9 +290,9 @@ class WholeText(TextWriter):
             results = {"input": to_words(self.found_in_prompt), **results}
             warnings = [_UNSUITABLE_INPUT, *warnings]
         answer = self._message | {"token_classification_results": results}
+        self._note_tokens(answer, hides=self._hides)
         if self._hides:
             answer["generated_text"] = self._released
-            answer.pop("tokens", None)
         if self._is_filtered:
             answer["finish_reason"] = FILTERED
         answer.setdefault("input_token_count", 0)
@@ -345,6 +354,8 @@ class TextEvents(TextWriter):
         written = b""
         for event in events:
             self._add_prompt(event)
+            if not self._is_guarded:
+                self._note_tokens(event)
             self.account.add(event)
             written += encode_event(_in_order(event))
         return written
@@ -390,6 +401,7 @@ class TextEvents(TextWriter):
         shift = -release.start if self._counts_from_event else 0
         event["token_classification_results"] = {"output": to_words(release.detections, shift)}
         event["start_index"], event["processed_index"] = release.claimed or (release.start, release.end)
+        self._note_tokens(event, hides=self._hides)
         if self._hides:
             event["tokens"] = []
         if is_blocked:

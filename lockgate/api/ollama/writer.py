@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from lockgate.api.guarded_answer import AnswerWriter
+from lockgate.api.openai.envelope import FILTERED
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, CompletionRequest, to_results
 from lockgate.api.openai.turn_fields import TurnWriter
-from lockgate.api.openai.whole_answer import FILTERED, input_entries
+from lockgate.api.openai.whole_answer import input_entries
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Frame

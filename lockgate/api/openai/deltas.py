@@ -8,6 +8,7 @@ CONTENT, REASONING, REFUSAL = "content", "reasoning_content", "refusal"
 REASONING_KEYS = frozenset({REASONING, "reasoning"})
 CALL_KEYS = frozenset({"tool_calls", "function_call"})
 CONTENT_LANE, REASONING_LANE, CALLS_LANE = "content", "reasoning", "tool_arguments"  # as policies call them
+ALL_LANES = frozenset({CONTENT_LANE, REASONING_LANE, CALLS_LANE})
 PLAIN_KEYS = frozenset({"role", CONTENT})
 EVENT_KEYS = ("id", "object", "created", "model", "system_fingerprint", "choices", "service_tier", "usage")
 _CHAT_LOGPROBS = ("content", "refusal")

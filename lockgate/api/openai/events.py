@@ -9,7 +9,6 @@ from typing import Any
 from lockgate.api.guarded_answer import AnswerWriter
 from lockgate.api.openai.deltas import (
     CONTENT,
-    EVENT_KEYS,
     add_extras,
     choice_of,
     has_finish,
@@ -17,6 +16,7 @@ from lockgate.api.openai.deltas import (
     without_secrets,
     without_text,
 )
+from lockgate.api.openai.envelope import FILTERED
 from lockgate.api.openai.format import (
     UNSUITABLE_INPUT,
     UNSUITABLE_OUTPUT,
@@ -29,16 +29,14 @@ from lockgate.api.openai.format import (
 )
 from lockgate.api.openai.stream_order import StreamOrder
 from lockgate.api.openai.stream_reader import ChoiceState, Segment, StreamOptions, StreamReader
-from lockgate.api.openai.whole_answer import FILTERED, Dialect, build_blocked, input_entries
+from lockgate.api.openai.whole_answer import Dialect, build_blocked, input_entries
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
-from lockgate.gate.verdicts import Verdict, put_fallback
+from lockgate.gate.verdicts import Action, Verdict, put_fallback
 from lockgate.guard.request import InputBlocked
 
 DONE = b"data: [DONE]\n\n"
-_OPEN_KEYS = frozenset({*EVENT_KEYS, "detections", "warnings"})  # of an event where text is hidden
-
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -64,7 +62,8 @@ class EventWriter(AnswerWriter):
         self._trailing = options.trailing
         self._is_ruled = options.lanes is not None
         self._relays = not (options.holds or self._is_ruled)
-        self._hides = options.hides and options.holds
+        self.envelope = options.envelope
+        self._envelope = options.envelope if options.hides and options.holds else None  # where text is hidden
         self._order = StreamOrder(options.max_held_chars)
         self._reader = self._reader_type(options, self._order, is_chat=dialect.is_chat)
         self._choices = self._reader.choices
@@ -73,6 +72,7 @@ class EventWriter(AnswerWriter):
         self.to_frames = self._reader.choose()
         self._cut: set[int] = set()  # choices that a policy has cut off
         self._said: set[int] = set()  # choices whose content was sent unread
+        self._without_calls: set[int] = set()  # choices of which a call was left out
 
     def subjects(self) -> Iterable[tuple[int, Subject]]:
         """What reviewers read, by choice."""
@@ -128,26 +128,28 @@ class EventWriter(AnswerWriter):
         """The last events; the very last one has the receipt."""
         parts = [self._encode(event) for event in events[:-1]]
         if events:
-            last = self._trim(events[-1])
+            last: Mapping[str, Any] = events[-1]
+            if self._envelope is not None:
+                last = self._envelope.close(last, kind=self._dialect.chunk_object, model=self._request.model)
             self.account.add(last)
             parts.append(encode_event({**last, **self.account.tell()}))
         return b"".join(parts) + DONE
 
     def _encode(self, event: Mapping[str, Any]) -> bytes:
         """Encode an event, and add it to the digest."""
-        if self._hides:
-            event = self._trim(event)
+        if self._envelope is not None:
+            event = self._envelope.close(event, kind=self._dialect.chunk_object, model=self._request.model)
         if self.account.receipt is not None:
             self.account.add(event)
         return b"data: " + encode(event) + b"\n\n"
 
-    def _trim(self, event: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The event without fields that may show hidden text."""
-        return {key: value for key, value in event.items() if key in _OPEN_KEYS} if self._hides else event
-
     # Text that was held.
 
     def _take_held(self, segment: Segment, release: Release, verdict: Verdict | None) -> bytes:
+        if segment.labels and self._envelope is not None:
+            action = self._envelope.judge_label(segment.labels.get("name"))
+            if action is not Action.ANNOTATE:
+                return self._leave_out_call(segment, release, verdict, action)
         text = release.text
         if verdict is not None and verdict.is_blocked:
             text = verdict.body
@@ -160,6 +162,21 @@ class EventWriter(AnswerWriter):
         leaving = self._order.take(segment.choice, segment.lane, release)
         if self._is_ruled and segment.field == CONTENT:
             leaving += self._order.pass_content(segment.choice, release.end)
+        return b"".join([self._write(self._segments[lane], one) for lane, one in leaving])
+
+    def _leave_out_call(self, segment: Segment, release: Release, verdict: Verdict | None, action: Action) -> bytes:
+        """Leave out a call whose tool has a name that must not leave; `stop` and `block` end its choice."""
+        if self.account.receipt is not None:
+            kept = release.end - release.start if verdict is None else verdict.kept
+            self.account.receipt.note_dropped(RequestPart.ANSWER, kept)
+            self.account.receipt.note_action(action)
+        if self._envelope is not None:
+            self._envelope.note_left_out_call()
+        self._without_calls.add(segment.choice)
+        bare = release._replace(end=release.start, text="", detections=(), frames=())
+        if action is not Action.MASK or (verdict is not None and verdict.is_blocked):
+            return self._cut_off(segment, bare, 0)
+        leaving = self._order.take(segment.choice, segment.lane, bare)
         return b"".join([self._write(self._segments[lane], one) for lane, one in leaving])
 
     def _cut_off(self, segment: Segment, release: Release, kept: int) -> bytes:
@@ -345,6 +362,8 @@ class EventWriter(AnswerWriter):
             self._order.endings.clear()
         for index in self._choices if self.is_blocked else self._cut:
             self._order.endings[index] = self._build_ending(index, FILTERED)
+        for index in self._without_calls & self._order.endings.keys():  # clients look for calls at any other reason
+            self._order.endings[index]["choices"][0]["finish_reason"] = FILTERED
         events = self._order.list_last()
         if usage is not None or (is_due and not self._is_ruled):
             events.append(self._build_bare(usage))

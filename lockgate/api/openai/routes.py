@@ -11,6 +11,8 @@ from lockgate.api.guarded_answer import Answering, AnswerWriter, ask_model, cut_
 from lockgate.api.ollama.format import encode_error_line
 from lockgate.api.ollama.writer import OllamaWriter
 from lockgate.api.openai.configured_model import ConfiguredModel, configure
+from lockgate.api.openai.deltas import ALL_LANES
+from lockgate.api.openai.envelope import Envelope
 from lockgate.api.openai.events import DONE, EventWriter
 from lockgate.api.openai.format import CompletionRequest
 from lockgate.api.openai.stream_reader import StreamOptions
@@ -19,6 +21,7 @@ from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer
 from lockgate.api.shapes import decode
 from lockgate.config.grants import find_by_model
 from lockgate.errors import MODEL, InvalidRequest, UpstreamError
+from lockgate.gate.answer_fields import AnswerFields
 from lockgate.gate.lanes import MAX_CHOICES
 from lockgate.gate.messages import check_last_content, check_last_role, join_texts, text_of, with_text
 from lockgate.gate.release import Strategy
@@ -237,6 +240,7 @@ class OpenAIRoutes:
 
     def _build_writer(self, dialect: Dialect, request: CompletionRequest, policy: Policy) -> WholeAnswer | EventWriter:
         lanes = frozenset(policy.lanes) if policy.name else None
+        envelope = _build_envelope(policy, request, is_chat=dialect.is_chat) if policy.name and policy.output else None
         if not request.is_stream:
             return self._formats.whole_answer(
                 dialect,
@@ -244,6 +248,7 @@ class OpenAIRoutes:
                 has_guards=bool(policy.output or policy.reviews),
                 fallback=policy.fallback if policy.hides else None,
                 lanes=lanes,
+                envelope=envelope,
             )
         options = StreamOptions(
             policy.trailing,
@@ -254,8 +259,21 @@ class OpenAIRoutes:
             lanes,
             holds=policy.is_holding,
             is_shadow=policy.is_shadow,
+            envelope=envelope,
         )
         return self._formats.event_writer(dialect, request, options)
+
+
+def _build_envelope(policy: Policy, request: CompletionRequest, *, is_chat: bool) -> Envelope:
+    """The envelope of an answer under a policy; text completions have only the lane of their content."""
+    actions = {one.guard.id: policy.for_output.of(one.guard.id) for one in policy.output}
+    form = request.body.get("response_format")
+    return Envelope(
+        AnswerFields(actions, waits=policy.hides),
+        hides=policy.hides,
+        lanes=frozenset(policy.lanes) if is_chat else ALL_LANES,
+        is_json=isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"),
+    )
 
 
 async def relay(exchange: Exchange, packets: AsyncGenerator[Sequence[bytes], None]) -> None:

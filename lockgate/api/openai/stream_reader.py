@@ -20,9 +20,19 @@ from lockgate.api.openai.deltas import (
     merge_logprobs,
     with_delta,
 )
+from lockgate.api.openai.envelope import Envelope
 from lockgate.api.openai.format import encode
 from lockgate.api.openai.stream_order import StreamOrder
-from lockgate.api.openai.tool_calls import CallReader, list_call_texts, says_more, split_calls, with_texts
+from lockgate.api.openai.tool_calls import (
+    JSON_CONTENT,
+    CallReader,
+    CallText,
+    list_call_texts,
+    says_more,
+    split_calls,
+    take_labels,
+    with_texts,
+)
 from lockgate.errors import BrokeProtocol, HeldTooMuch
 from lockgate.gate.messages import is_read, merge_tool_calls
 from lockgate.gate.values import Detection, Frame
@@ -48,11 +58,15 @@ class StreamOptions(NamedTuple):
     lanes: frozenset[str] | None = None
     holds: bool = False
     is_shadow: bool = False
+    envelope: Envelope | None = None
 
 
 @dataclass(slots=True)
 class Segment:
-    """One lane: text of one field of a choice. `start`: where it begins in all text of this field."""
+    """One lane: text of one field of a choice. `start`: where it begins in all text of this field.
+
+    `call` reads the text if it is that of a tool call or JSON; `labels` are those of the call.
+    """
 
     lane: int
     choice: int
@@ -60,6 +74,7 @@ class Segment:
     start: int = 0
     received: int = 0
     call: CallReader | None = None
+    labels: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -69,6 +84,7 @@ class ChoiceState:
     base: dict[str, Any] = field(default_factory=dict)  # its latest message with text
     reviewable: list[str] = field(default_factory=list)  # its text, where detectors read it whole
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    labels: dict[int | None, dict[str, Any]] = field(default_factory=dict)  # of calls by place
     is_read: bool = True
     open: dict[str, Segment] = field(default_factory=dict)  # by field
     ends: dict[str, int] = field(default_factory=dict)  # by field: where its latest segment ended
@@ -97,7 +113,9 @@ class StreamReader:
         self._reads_content = not is_chat or CONTENT_LANE in lanes
         self._reads_calls = is_chat and CALLS_LANE in lanes
         self._unread = (_OTHER_KEYS | CALL_KEYS) & unread if self._is_ruled else frozenset()
-        self._is_simple = is_chat and self._reads_content
+        self._envelope = options.envelope
+        self._is_json = options.envelope is not None and options.envelope.is_json
+        self._is_simple = is_chat and self._reads_content and not self._is_json
         self._keeps_logprobs = not options.hides
         self._kept_chars = 0
         self._number = -1  # of the current message
@@ -184,6 +202,8 @@ class StreamReader:
             return None
         if self._is_ruled and choice.get("finish_reason") is not None:
             return None
+        if self._envelope is not None:
+            self._envelope.note(message)
         if self.keeps_text:
             self._keep_text(known, text)
         known.base = message
@@ -207,7 +227,10 @@ class StreamReader:
         if text and known.is_read and self._reads_content:
             own = self._add_unread(index, own)
             known.base = own = self._with_earlier_logprobs(known, own)
-            self._emit(self._find_segment(index, CONTENT), text, own)
+            segment = self._find_segment(index, CONTENT)
+            if self._is_json:
+                text = self._decode(segment, JSON_CONTENT, text)
+            self._emit(segment, text, own if text else None)
         elif not self.is_empty(choice_of(own), known):
             if self._is_ruled:
                 known.base = known.base or own
@@ -249,20 +272,31 @@ class StreamReader:
     def _add_call(self, index: int, call: dict[str, Any], own: dict[str, Any]) -> None:
         """Add the frames of a call, in its own lane: its name comes before its text."""
         known = self.choices[index]
+        texts = list(list_call_texts(call))
+        labels = known.labels.setdefault(texts[0].place, {})
+        if self._options.hides:
+            call = take_labels(call, labels)
         names = with_texts(call, {}, hides=self._options.hides) if says_more(call) else {}
         named = with_delta(own, names) if says_more(names) else None
         known.base = known.base or with_delta(own, {})
-        for text in list_call_texts(call):
+        for text in texts:
             segment = self._find_segment(index, text.field)
             if segment.call is None:
-                segment.call = CallReader(text)
+                segment.labels = labels
                 content = known.open.get(CONTENT)
                 self._order.enqueue(index, segment.lane, after=content.received if content is not None else 0)
             self._emit(segment, "", named)
             named = None
-            self._emit(segment, segment.call.feed(text.text))
-            if segment.call.held > self._options.max_held_chars:
-                raise HeldTooMuch(f"more than {self._options.max_held_chars} characters wait for a detector")
+            self._emit(segment, self._decode(segment, text, text.text))
+
+    def _decode(self, segment: Segment, call: CallText, text: str) -> str:
+        """The text that detectors read of a piece of JSON, or of a custom tool's input."""
+        if segment.call is None:
+            segment.call = CallReader(call, None if self._envelope is None else self._envelope.numbers)
+        plain = segment.call.feed(text)
+        if segment.call.held > self._options.max_held_chars:
+            raise HeldTooMuch(f"more than {self._options.max_held_chars} characters wait for a detector")
+        return plain
 
     def _add_unread(self, index: int, own: dict[str, Any]) -> dict[str, Any]:
         """Add a frame of the fields that no detector reads; return the message without them."""
@@ -329,6 +363,8 @@ class StreamReader:
         """The choices of a message, each with a message that has no other; one without choices may have the usage."""
         choices = message["choices"]
         self.first = self.first or message
+        if self._envelope is not None:
+            self._envelope.note(message)
         if not choices and message.get("usage") is not None:
             self.usage = message["usage"]
         for place, choice in enumerate(choices):

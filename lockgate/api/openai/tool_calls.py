@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tool calls as a policy reads them. A call has one text: a function's arguments (JSON) or a custom tool's input."""
+"""Tool calls as a policy reads them. A call has one text: a function's arguments (JSON) or a custom tool's input.
+
+Content that was asked for as JSON is read like arguments, so that it stays JSON.
+"""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from lockgate.gate.arguments import ArgumentsDecoder, ArgumentsReader
+from lockgate.gate.arguments import ArgumentsDecoder, ArgumentsReader, Numbers
 from lockgate.gate.release import Release
 from lockgate.gate.verdicts import Verdict
 
@@ -13,7 +16,8 @@ TOOL_CALLS, FUNCTION_CALL = "tool_calls", "function_call"
 _FUNCTION, _CUSTOM = ("function", "arguments"), ("custom", "input")
 _KINDS = (_FUNCTION, _CUSTOM)
 _TEXT_KEYS = ("arguments", "input")
-_KNOWN_KEYS = ("index", "id", "type", "name")  # of a call: never hidden, unlike its text
+_LABELS = ("id", "type", "name")  # of a call; its first piece has them
+_KNOWN_KEYS = ("index", *_LABELS)  # unknown ones may show the text
 
 
 class CallText(NamedTuple):
@@ -32,14 +36,19 @@ class CallText(NamedTuple):
 
     @property
     def is_json(self) -> bool:
-        """Whether it is the arguments of a function."""
-        return self.key == "arguments"
+        """Whether it is JSON: the arguments of a function, or content that was asked for as JSON."""
+        return self.key != "input"
 
     def build(self, text: str) -> dict[str, Any]:
         """The part of a delta that holds this text."""
+        if not self.kind:
+            return {self.key: text}
         if self.place is None:
             return {FUNCTION_CALL: {self.key: text}}
         return {TOOL_CALLS: [{"index": self.place, self.kind: {self.key: text}}]}
+
+
+JSON_CONTENT = CallText(None, "", "content", "")
 
 
 def split_calls(delta: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
@@ -66,16 +75,23 @@ def list_call_texts(message: Mapping[str, Any], *, is_whole: bool = False) -> It
 
 
 def with_texts(
-    message: Mapping[str, Any], texts: Mapping[str, str], *, hides: bool, is_whole: bool = False
+    message: Mapping[str, Any],
+    texts: Mapping[str, str],
+    *,
+    hides: bool,
+    is_whole: bool = False,
+    without: Container[int | None] = (),
 ) -> dict[str, Any]:
     """The calls of a message with other texts, by field; of a call without one the text is empty.
 
-    `hides`: unknown fields of a call may show hidden text, so they are left out.
+    `hides`: unknown fields of a call may show hidden text, so they are left out. Calls at places in `without` are too.
     """
     written: dict[str, Any] = {}
     if isinstance(message.get(TOOL_CALLS), list):
         written[TOOL_CALLS] = []
     for place, call in _list_calls(message, is_whole=is_whole):
+        if place in without:
+            continue
         one = _keep_known(call, hides)
         for kind, key in _KINDS:
             inner = call.get(kind)
@@ -122,6 +138,29 @@ def _list_calls(
             yield place if type(place) is int and not is_whole else at, call
 
 
+def list_labels(message: Mapping[str, Any], *, is_whole: bool = False) -> Iterable[tuple[int | None, str, Any]]:
+    """The ids and names of the calls in a message or a delta: the call's place, which of both, and its value."""
+    for place, call in _list_calls(message, is_whole=is_whole):
+        inner = [call[kind] for kind, _ in _KINDS if isinstance(call.get(kind), Mapping)]
+        for part in (call, *inner):
+            yield from [(place, key, part[key]) for key in ("id", "name") if part.get(key)]
+
+
+def take_labels(call: Mapping[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """The delta of one call without the labels that an earlier piece had; adds the new ones to `told`."""
+
+    def keep_new(part: Mapping[str, Any]) -> dict[str, Any]:
+        new = {key: value for key, value in part.items() if key not in _LABELS or (value and key not in told)}
+        told.update({key: new[key] for key in _LABELS if key in new})
+        return new
+
+    if FUNCTION_CALL in call:
+        return {FUNCTION_CALL: keep_new(call[FUNCTION_CALL])}
+    [one] = call[TOOL_CALLS]
+    kinds = {kind: keep_new(one[kind]) for kind, _ in _KINDS if isinstance(one.get(kind), Mapping)}
+    return {TOOL_CALLS: [{**keep_new(one), **kinds}]}
+
+
 def says_more(delta: Mapping[str, Any]) -> bool:
     """Whether calls hold more than their texts, as the first piece of a call holds its name."""
     for _, call in _list_calls(delta):
@@ -137,11 +176,11 @@ class CallReader:
 
     __slots__ = ("_arguments", "call")
 
-    def __init__(self, call: CallText, *, is_held: bool = True) -> None:
+    def __init__(self, call: CallText, numbers: Numbers | None = None, *, is_held: bool = True) -> None:
         self.call = call
         self._arguments: ArgumentsReader | ArgumentsDecoder | None = None
         if call.is_json:
-            self._arguments = ArgumentsReader() if is_held else ArgumentsDecoder()
+            self._arguments = ArgumentsReader(numbers) if is_held else ArgumentsDecoder()
 
     @property
     def held(self) -> int:

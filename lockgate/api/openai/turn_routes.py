@@ -14,6 +14,7 @@ from lockgate.api.guarded_answer import MAPPING_HEADER
 from lockgate.api.ollama import format as agent_ollama
 from lockgate.api.openai import turn_format as agent_openai
 from lockgate.api.openai.configured_model import refuse_session
+from lockgate.api.openai.envelope import FILTERED
 from lockgate.api.openai.format import UNSUITABLE_INPUT, UNSUITABLE_OUTPUT, encode, to_results, warn
 from lockgate.api.openai.model_list import ProxiedModels, describe, encode_models, encode_unknown_model
 from lockgate.api.openai.routes import NamedTarget, OpenAIRoutes, Start, start_lines
@@ -25,7 +26,7 @@ from lockgate.api.openai.turn_fields import (
     refuse_with_400,
     start_events,
 )
-from lockgate.api.openai.whole_answer import CHATS, FILTERED, TEXTS, Dialect
+from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect
 from lockgate.api.receipts import AnswerAccount, describe_failure
 from lockgate.api.shapes import decode
 from lockgate.api.turn_values import read_request_id

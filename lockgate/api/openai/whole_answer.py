@@ -12,11 +12,11 @@ from lockgate.api.openai.deltas import (
     CALLS_LANE,
     CONTENT,
     CONTENT_LANE,
-    EVENT_KEYS,
     REFUSAL,
     list_lane_texts,
     list_unread_keys,
 )
+from lockgate.api.openai.envelope import FILTERED, Envelope
 from lockgate.api.openai.format import (
     UNSUITABLE_INPUT,
     UNSUITABLE_OUTPUT,
@@ -26,16 +26,25 @@ from lockgate.api.openai.format import (
     to_results,
     warn,
 )
-from lockgate.api.openai.tool_calls import CallReader, keep_calls_with_text, list_call_texts, with_texts
+from lockgate.api.openai.tool_calls import (
+    FUNCTION_CALL,
+    JSON_CONTENT,
+    TOOL_CALLS,
+    CallReader,
+    CallText,
+    keep_calls_with_text,
+    list_call_texts,
+    list_labels,
+    with_texts,
+)
 from lockgate.errors import BrokeProtocol
 from lockgate.gate.messages import all_text_of, is_read
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
 from lockgate.gate.values import Conversation, Detection, Frame, Generated, Subject
-from lockgate.gate.verdicts import Verdict, put_fallback
+from lockgate.gate.verdicts import Action, Verdict, put_fallback
 from lockgate.guard.request import InputBlocked
 
-FILTERED = "content_filter"
 _ANSWER_KEYS = ("id", "object", "created", "model", "choices", "usage", "prompt_logprobs")
 _CHOICE_KEYS = ("index", "message", "text", "logprobs", "finish_reason", "stop_reason")
 
@@ -72,8 +81,11 @@ class WholeAnswer(AnswerWriter):
         has_guards: bool,
         fallback: str | None = None,
         lanes: frozenset[str] | None = None,
+        envelope: Envelope | None = None,
     ) -> None:
         super().__init__()
+        self.envelope = self._envelope = envelope
+        self._is_json = envelope is not None and envelope.is_json
         self._dialect = dialect
         self._is_chat = dialect.is_chat
         self._request = request
@@ -90,7 +102,8 @@ class WholeAnswer(AnswerWriter):
         self._texts: dict[int, dict[str, str]] = {}  # to be sent, if something is hidden
         self._released_chars: dict[tuple[int, str], int] = {}  # counted in characters of the model
         self._blocked: set[tuple[int, str]] = set()
-        self._dropped: set[tuple[int, str]] = set()  # texts after one that is blocked
+        self._dropped: set[tuple[int, str]] = set()  # texts after one that is blocked, and those of refused calls
+        self._refused: dict[int, dict[int | None, Action]] = {}  # calls by choice that are left out: their places
         self._found: dict[int, list[Detection]] = {}
         self._elsewhere: list[tuple[int, str, tuple[Detection, ...]]] = []  # findings in other texts than contents
         self._empty: list[int] = []
@@ -100,6 +113,8 @@ class WholeAnswer(AnswerWriter):
         """One frame for each choice that has a text to read."""
         self._message = message
         self.choices = message["choices"]
+        if self._envelope is not None:
+            self._envelope.note(message, "message")
         for place, choice in enumerate(self.choices):
             if not isinstance(choice, dict):
                 raise BrokeProtocol("openai", "a choice of the answer is no object")
@@ -134,13 +149,19 @@ class WholeAnswer(AnswerWriter):
         texts = dict(list_lane_texts(message, self._named_lanes))
         refusal = texts.pop(REFUSAL, "")
         for field, text in {**texts, CONTENT: content, REFUSAL: refusal}.items():
-            if text:
+            if text and field == CONTENT and self._is_json:
+                yield from self._decode(place, field, JSON_CONTENT._replace(text=text))
+            elif text:
                 yield self._frame(place, field, text)
         for call in list_call_texts(message, is_whole=True) if CALLS_LANE in self._named_lanes else ():
-            reader = CallReader(call)
-            if plain := reader.feed(call.text):
-                self._calls[len(self._lanes)] = reader
-                yield self._frame(place, call.field, plain)
+            yield from self._decode(place, call.field, call)
+
+    def _decode(self, place: int, field: str, call: CallText) -> Iterable[Frame]:
+        """The frame of what detectors read of JSON, or of a custom tool's input."""
+        reader = CallReader(call, None if self._envelope is None else self._envelope.numbers)
+        if plain := reader.feed(call.text):
+            self._calls[len(self._lanes)] = reader
+            yield self._frame(place, field, plain)
 
     def _frame(self, place: int, field: str, text: str) -> Frame:
         self._lanes.append((place, field))
@@ -190,27 +211,52 @@ class WholeAnswer(AnswerWriter):
         choice = self.choices[place]
         if not (self._hides and self._is_read(choice)):
             return self._write_choice(choice)
+        self._refuse_calls(place)
         texts, is_blocked = self._list_left(place)
-        left = {"index": choice.get("index", place), "logprobs": None}
+        left = {"index": self._index_of(place), "logprobs": None}
         if self._is_chat:
-            left["message"] = self._replace_texts(choice["message"], texts, is_blocked=is_blocked)
+            left["message"] = self._replace_texts(place, texts, is_blocked=is_blocked)
         else:
             left["text"] = texts.get(CONTENT, "")
-        left["finish_reason"] = FILTERED if is_blocked else choice.get("finish_reason")
+        is_cut = is_blocked or place in self._refused  # clients look for calls at any other reason
+        left["finish_reason"] = FILTERED if is_cut else choice.get("finish_reason")
         return self._write_choice(left)
 
-    def _replace_texts(
-        self, message: Mapping[str, Any], texts: Mapping[str, str], *, is_blocked: bool
-    ) -> dict[str, Any]:
-        """The message with these texts, and nothing that could show the original ones."""
-        content = None if message.get("content") is None else ""
-        left = {"role": message.get("role", "assistant"), "content": content}
+    def _index_of(self, place: int) -> Any:
+        index = self.choices[place].get("index", place)
+        return index if type(index) is int or not self._hides else place
+
+    def _refuse_calls(self, place: int) -> None:
+        """Leave out the calls of tools whose names must not leave: their texts are not sent."""
+        envelope = self._envelope
+        if envelope is None or not self._is_chat or CALLS_LANE not in self._named_lanes:
+            return
+        for at, key, label in list_labels(self.choices[place]["message"], is_whole=True):
+            action = envelope.judge_label(label) if key == "name" else Action.ANNOTATE
+            if action is Action.ANNOTATE:
+                continue
+            envelope.note_left_out_call()
+            self._refused.setdefault(place, {})[at] = action
+            if self.account.receipt is not None:
+                self.account.receipt.note_action(action)
+            name = FUNCTION_CALL if at is None else f"{TOOL_CALLS}/{at}"
+            texts = self._texts.get(place, {})
+            fields = [field for field in texts if field.startswith(f"{name}/")]
+            self._drop(place, fields)
+            for field in fields:
+                del texts[field]
+
+    def _replace_texts(self, place: int, texts: Mapping[str, str], *, is_blocked: bool) -> dict[str, Any]:
+        """The message of a choice with these texts, and nothing that could show the original ones."""
+        message: Mapping[str, Any] = self.choices[place]["message"]
+        left: dict[str, Any] = {} if self._envelope is None else self._envelope.keep_names(message)
+        left["content"] = None if message.get("content") is None else ""
         plain = {field: text for field, text in texts.items() if "/" not in field}
-        kept = list_unread_keys(self._named_lanes) | {"tool_call_id", "name"}
+        kept = list_unread_keys(self._named_lanes)
         calls: dict[str, Any] = {}
         if CALLS_LANE in self._named_lanes:
             kept -= CALL_KEYS
-            calls = with_texts(message, texts, hides=True, is_whole=True)
+            calls = with_texts(message, texts, hides=True, is_whole=True, without=self._refused.get(place, ()))
         if is_blocked:
             return left | plain | keep_calls_with_text(calls)
         return left | {key: message[key] for key in message if key in kept} | plain | calls
@@ -234,9 +280,16 @@ class WholeAnswer(AnswerWriter):
                 left[field] = texts[field]
             if is_blocked:
                 self._drop(place, fields[at + 1 :])
-                content = left.get(CONTENT, "")
-                return left | {CONTENT: content + put_fallback(self._fallback, has_left=bool(content))}, True
+                return self._put_fallback(left), True
+        if max(self._refused.get(place, {}).values(), default=Action.MASK) is not Action.MASK:
+            calls = [field for field in fields if "/" in field]
+            self._drop(place, calls)
+            return self._put_fallback({field: text for field, text in left.items() if field not in calls}), True
         return left, False
+
+    def _put_fallback(self, left: Mapping[str, str]) -> dict[str, str]:
+        content = left.get(CONTENT, "")
+        return {**left, CONTENT: content + put_fallback(self._fallback, has_left=bool(content))}
 
     def _drop(self, place: int, fields: Iterable[str]) -> None:
         """Do not send these texts after all: they are not counted, and their findings are not reported."""
@@ -274,23 +327,24 @@ class WholeAnswer(AnswerWriter):
         answer = {key: message[key] for key in _ANSWER_KEYS if key in message}
         if not self._hides:
             answer |= {key: value for key, value in message.items() if key not in ("detections", "warnings")}
-        else:  # other fields of an answer may show the hidden text
-            answer = {key: message[key] for key in EVENT_KEYS if key in message}
-        answer["choices"] = [self._choice(place) for place in range(len(self.choices))]
+        choices = [self._choice(place) for place in range(len(self.choices))]
+        if self._hides and self._envelope is not None:  # other fields of an answer may show the hidden text
+            written = {"choices": choices} | ({"usage": message["usage"]} if "usage" in message else {})
+            answer = self._envelope.close(written, kind=self._dialect.whole_object, model=self._request.model)
+        answer["choices"] = answer["choices"] if self._hides else choices
         for key in self._dialect.last_keys:
             answer.setdefault(key, None)
         return answer
 
     def _detections(self) -> dict[str, Any]:
         entries = []
-        for place, choice in enumerate(self.choices):
+        for place in range(len(self.choices)):
             results = to_results(sorted(self._found.get(place, ()), key=lambda one: one.start))
             results += to_plain_results(self._reviewed.get(place, ()))
             if results:
-                entries.append({"choice_index": choice.get("index", place), "results": results})
+                entries.append({"choice_index": self._index_of(place), "results": results})
         for place, field, found in self._elsewhere:
-            index = self.choices[place].get("index", place)
-            entries.append({"choice_index": index, "field": field, "results": to_results(found)})
+            entries.append({"choice_index": self._index_of(place), "field": field, "results": to_results(found)})
         inputs = input_entries(self._request, self.found_in_prompt)
         return {key: value for key, value in (("input", inputs), ("output", entries)) if value}
 
@@ -298,9 +352,7 @@ class WholeAnswer(AnswerWriter):
         warnings = [UNSUITABLE_INPUT] if self.found_in_prompt else []
         if self._has_guards:
             words = self._dialect.empty_warning
-            warnings += [
-                warn("EMPTY_OUTPUT", words.format(self.choices[place].get("index", place))) for place in self._empty
-            ]
+            warnings += [warn("EMPTY_OUTPUT", words.format(self._index_of(place))) for place in self._empty]
         if any(self._found.values()) or self._elsewhere:
             warnings.append(UNSUITABLE_OUTPUT)
         return warnings + self.warnings
