@@ -63,8 +63,8 @@ _TAGS = {code: chr(code - 0xE0000) if 0xE0020 <= code < 0xE007F else "" for code
 
 # Vowels and finals of Hangul, and the sound marks of narrow kana, which NFKC joins with the letter before them.
 _JOINING = frozenset({*range(0x1161, 0x1200), 0xFF9E, 0xFF9F})
-# Blocks that NFKC replaces characters of, or that have digits. Characters beyond U+FFFF are all looked at one by one.
-_COMPATIBLE = (range(0x80, 0x3400), range(0xA600, 0xAC00), range(0xF900, 0x10000))
+# The blocks that have marks, digits, or characters that NFKC replaces. Characters beyond U+FFFF are all looked at.
+_BLOCKS = (range(0x80, 0x3400), range(0xA600, 0xAC00), range(0xF900, 0x10000))
 _BEYOND = "\U00010000-\U0010ffff"
 _MARKS_BEYOND = "\U000101fd-\U000102e0\U00010a01-\U00011fff\U00016af0-\U00016fff\U0001bc9d-\U0001e94a"
 
@@ -89,10 +89,10 @@ def _is_replaced(code: int) -> bool:
 
 
 def _write_class(codes: Iterable[int]) -> str:
-    """Returns the inside of a class of a regular expression."""
+    """Returns the inside of a class of a regular expression; no code is of an ASCII character."""
     runs = groupby(enumerate(sorted(codes)), lambda pair: pair[1] - pair[0])
     ends = [(run[0][1], run[-1][1]) for run in (list(run) for _, run in runs)]
-    return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in ends)
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ends)
 
 
 def _is_script_mark(code: int) -> bool:
@@ -101,8 +101,8 @@ def _is_script_mark(code: int) -> bool:
 
 _I = _write_class(_INVISIBLE)
 _A = _write_class(_ACCENTS | _JOINING)
-_S = _write_class(code for code in range(0x590, 0x10000) if _is_script_mark(code))
-_C = _write_class(code for block in _COMPATIBLE for code in block if _is_replaced(code))
+_S = _write_class(code for block in _BLOCKS for code in block if _is_script_mark(code))
+_C = _write_class(code for block in _BLOCKS for code in block if _is_replaced(code))
 
 _ODD = re.compile(f"[{_I}{_A}{_C}{_BEYOND}]+")
 _ODD_OR_MARK = re.compile(f"[{_I}{_A}{_C}{_S}{_BEYOND}]+")
@@ -235,6 +235,7 @@ _LATIN_OR_DIGIT = re.compile(f"[{_LATIN}]")
 _DIGIT = re.compile("[0-9]")
 _NUMBER = re.compile(rf"(?<!\w)[0-9{_ALL_DIGITS}]+(?:[ ./-][0-9{_ALL_DIGITS}]+)*(?!\w)")
 _WORD = re.compile(r"\w+")
+_NOTEWORTHY = re.compile(f"[{_I}{_A}{_C}{_S}{_ALL_ALIKE}{_ALL_DIGITS}{_BEYOND}]")
 # A digit's look-alike in a number, one beside a Latin letter, a digit or an underscore, and a word of look-alikes.
 _FOREIGN_WORD = re.compile(
     rf"(?<=[0-9][ ./-])[{_ALL_DIGITS}]"
@@ -263,7 +264,7 @@ def _replace_lookalikes(text: str) -> str:
 
 def fold(text: str) -> tuple[FoldedText, ...]:
     """Returns the views of a text: none if it has no odd characters, else one or two; the first may be equal to it."""
-    if text.isascii():
+    if text.isascii() or not _NOTEWORTHY.search(text):
         return ()
     is_odd = _ODD.search(text) is not None or _has_marked_latin(text)
     composed = _respell(text, _COMPOSE) if is_odd else FoldedText(text, _NO_PLACES)

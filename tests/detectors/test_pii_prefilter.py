@@ -3,12 +3,15 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import phonenumbers
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from phonenumbers import PhoneNumberFormat, PhoneNumberType
 
 from lockgate.detectors.pii.detector import PiiScan, open_pii_detector
 from lockgate.detectors.pii.identifiers import Page
@@ -86,3 +89,26 @@ def test_plain_prose_is_asked_for_no_single_pattern(monkeypatch: pytest.MonkeyPa
     assert asked == []
     SCAN("Write to ana@example.org.")
     assert asked == [0]
+
+
+# --- Phone numbers --------------------------------------------------------------------------------------------
+
+FORMATS = (PhoneNumberFormat.INTERNATIONAL, PhoneNumberFormat.E164, PhoneNumberFormat.RFC3966)
+
+
+def _list_international() -> Iterator[tuple[str, str]]:
+    for region in sorted(phonenumbers.SUPPORTED_REGIONS):
+        for kind in (PhoneNumberType.FIXED_LINE, PhoneNumberType.MOBILE):
+            number = phonenumbers.example_number_for_type(region, kind)
+            if number is not None:
+                for form in FORMATS:
+                    yield region, phonenumbers.format_number(number, form).removeprefix("tel:")
+
+
+def test_international_numbers_of_all_regions_are_found_as_they_are_written() -> None:
+    written = list(_list_international())
+    assert len(written) > 1_400
+    assert {region for region, _ in written} == phonenumbers.SUPPORTED_REGIONS
+    for _, number in written:
+        for form in (number, number.replace("+", "00", 1)):
+            assert form in [hit.text for hit in SCAN(f"Please call {form} tomorrow.")]
