@@ -20,6 +20,7 @@ from lockgate.gate.receipts import Receipt, RequestPart
 from lockgate.gate.values import TEXT_CONTENTS, UNANSWERED, Claim, Detection, Excerpt, Subject
 from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms, keep
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, FailureHandler, last_text, to_invalid_request
+from lockgate.guard.finding_words import FindingWords
 from lockgate.guard.hold_limits import LimitedReview
 from lockgate.interfaces import Chunker, Headers, InPlaceChunker, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
@@ -63,6 +64,7 @@ class Meter:
         is_shadow: bool = False,
         lanes: Sequence[str] = ("content",),
         own: frozenset[str] = frozenset(),
+        words: FindingWords | None = None,
         is_on: bool = True,
     ) -> None:
         self.is_on = is_on
@@ -72,6 +74,7 @@ class Meter:
         self.fields = _NO_FIELDS  # of the answer: its strings besides texts
         self._is_shadow = is_shadow
         self._own = own  # the policy's detectors: if one refuses the text, that is not the caller's error
+        self._words = words  # reads the words of remote detectors' findings
         self._found_in_answer: dict[str, int] = {}
 
     def watch(self, guards: Sequence[ActiveGuard], part: RequestPart) -> tuple[ActiveGuard, ...]:
@@ -119,7 +122,8 @@ class Meter:
         name = one.guard.id
         self.receipt.expect(name, part)
         on_failure = self._make_failure_handler(one) if one.passes or self._is_shadow else None
-        return _DetectorRecord(name, part, self.receipt, name in self._own, on_failure)
+        words = self._words if one.guard.is_remote else None
+        return _DetectorRecord(name, part, self.receipt, name in self._own, on_failure, words)
 
     def _make_failure_handler(self, one: ActiveGuard | ActiveReview) -> FailureHandler:
         """Returns a handler that records a failure and returns whether the text may pass."""
@@ -167,6 +171,9 @@ class Policy:
     refusing: frozenset[str] = frozenset()
     unused: Sequence[str] = ()
     is_metered: bool = True  # write a receipt or policy metrics
+    clean_words: dict[str, None] = field(
+        default_factory=dict, compare=False
+    )  # words of findings in which nothing was found
     # Computed from the other fields.
     is_on: bool = field(init=False)  # the policy has a detector
     enforces: bool = field(init=False)  # a finding may mask, stop or block: nothing may pass unread by default
@@ -175,6 +182,7 @@ class Policy:
     is_early: bool = field(init=False)  # the model call starts before the input check ends
     hides: bool = field(init=False)  # a finding in the answer may hide text
     reads_errors: bool = field(init=False)  # error texts of services leave only if the detectors find nothing in them
+    reads_findings: bool = field(init=False)  # the words of remote detectors' findings are read like the answer
     trailing: frozenset[str] = field(init=False)  # the detectors of the answer that report at its end
     is_holding: bool = field(init=False)  # a detector holds the answer
     takes_sources: bool = field(init=False)  # a detector of the answer needs the sources of the documents
@@ -197,6 +205,7 @@ class Policy:
             "is_early": self.is_speculative and bool(self.input) and not masks_input,
             "hides": hides,
             "reads_errors": not self.is_shadow and (enforces or hides),
+            "reads_findings": enforces and any(one.guard.is_remote for part in parts for one in getattr(self, part)),
             "trailing": frozenset(trailing),
             "is_holding": len(trailing) < len(self.output),
             "takes_sources": any(_takes_sources(type(one.reading)) for one in self.output),
@@ -211,6 +220,15 @@ class Policy:
             (self.for_output, (*self.output, *self.grounding)),
         )
         return any(measures.changes_text([one.guard.id for one in guards]) for measures, guards in parts)
+
+    def list_enforcing(self) -> tuple[ActiveGuard, ...]:
+        """Returns the detectors of texts whose findings change text: of the answer, else of the input or documents."""
+        parts = ((self.for_output, self.output), (self.for_input, self.input), (self.for_documents, self.documents))
+        for measures, guards in parts:
+            found = tuple([one for one in guards if measures.of(one.guard.id) is not Action.ANNOTATE])
+            if found:
+                return found
+        return ()
 
     def bind(self, headers: Headers) -> "Policy":
         """Returns the policy for one request; only readings that requests cannot share are created again."""
@@ -227,7 +245,8 @@ class Policy:
             return Meter(is_on=False)
         measures = (self.for_input, self.for_documents, self.for_output)
         own = frozenset(name for one in measures for name in one.own or ())
-        meter = Meter(self.name, is_shadow=self.is_shadow, lanes=self.lanes, own=own)
+        words = FindingWords(self.list_enforcing(), self.clean_words, self.max_open) if self.reads_findings else None
+        meter = Meter(self.name, is_shadow=self.is_shadow, lanes=self.lanes, own=own, words=words)
         parts: tuple[tuple[RequestPart, Sequence[ActiveGuard | ActiveReview]], ...] = (
             (RequestPart.PROMPT, self.input),
             (RequestPart.DOCUMENTS, self.documents),
@@ -293,6 +312,7 @@ class _DetectorRecord(NamedTuple):
     receipt: Receipt
     is_own: bool  # the policy names the detector: if it refuses the text, that is a failure
     on_failure: FailureHandler | None
+    words: FindingWords | None = None
 
     def fail(self, error: LockgateError) -> None:
         """Raises the error as a failure of the detector, by its configured name, unless the failure is tolerated."""
@@ -324,6 +344,8 @@ class _MeteredReading(NamedTuple):
             is_short = bool(values) and len(found) < len(excerpts) + len(values)
             if is_short or any(one is UNANSWERED for one in found):  # without a meter this counts as no findings
                 raise BrokeProtocol(name, f"detector `{name}`: too few answers")
+            if record.words is not None and any(found):
+                found = await record.words.read(found, record.receipt)
         except LockgateError as error:
             record.fail(error)
             if fields is not None:
@@ -360,6 +382,8 @@ class _MeteredReview(NamedTuple):
         record, started = self.record, perf_counter()
         try:
             found = await self.inner.review(subject)
+            if record.words is not None and found:
+                [found] = await record.words.read([found], record.receipt)
         except LockgateError as error:
             record.fail(error)
             return ()
