@@ -22,6 +22,7 @@ class EndpointRules:
     max_open: int = 4  # requests per detector and stream
     batch_contents: int | None = None  # texts per request to a detector; None: by the settings
     line_headers: tuple[tuple[bytes, bytes], ...] = ((b"content-type", NDJSON.encode()),)  # of stream-content answers
+    explains_paths: bool = True  # whether 404 and 405 for a path that is not served have a body
     joins_traces: bool = True  # whether requests continue the trace of their caller
     names_failures: bool = True  # errors name the service that failed; else most have one general text
     requires_count: bool = False  # a blocked prompt whose tokens cannot be counted is an error

@@ -25,6 +25,7 @@ from lockgate.server.exchange import (
     HttpRequest,
 )
 from lockgate.server.plain_asgi import PlainConnection
+from lockgate.server.unknown_paths import describe_unknown_path, find_format
 from lockgate.telemetry import observe_request, start_request
 
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -52,7 +53,8 @@ class _ServedPath(NamedTuple):
 class App:
     """An ASGI application over a table of routes; `encode_error` replaces the endpoints' error formats.
 
-    `required`: by path, the policies that are always in force.
+    `required`: by path, the policies that are always in force. `explains`: paths and methods that are not served get an
+    error with a text, not an empty one.
     """
 
     def __init__(
@@ -65,8 +67,10 @@ class App:
         encode_error: ErrorEncoder | None = None,
         required: Mapping[str, str] = MappingProxyType({}),
         names_failures: bool = True,
+        explains: bool = False,
     ) -> None:
         self._required = required
+        self._explains = explains
         self._is_counted = any(find_endpoint(path).scope is not Scope.PROBE for path in routes)
         self._encode_error = encode_error
         self._names_failures = names_failures
@@ -137,15 +141,21 @@ class App:
 
     async def _refuse(self, exchange: Exchange, route: _ServedPath) -> None:
         """Reply that the path does not exist or does not have the method."""
+        path, allowed = exchange.request.path, list(route.methods)
+        status = HTTPStatus.METHOD_NOT_ALLOWED if allowed else HTTPStatus.NOT_FOUND
+        body = self._explain(route, path) if self._explains else b""
+        if path.startswith(CHAT_PATH):  # its contract has a text for both
+            body = AGGREGATOR.encode_error(status, status.phrase)
+        elif not allowed and (policy := self._find_unknown_policy(path)) is not None:
+            body = OPENAI.encode_error(status, f"policy `{policy}` not found")
+        headers = [(b"allow", ",".join(allowed).encode())] if allowed else []
+        await exchange.reply.answer(status, body, *([_JSON] if body else []), *headers)
+
+    def _explain(self, route: _ServedPath, path: str) -> bytes:
+        """The body of a 404 or a 405, in the format of the path."""
         if route.methods:
-            allowed = ",".join(route.methods).encode()
-            await _turn_away(exchange, HTTPStatus.METHOD_NOT_ALLOWED, (b"allow", allowed))
-        elif (policy := self._find_unknown_policy(exchange.request.path)) is not None:
-            words = f"policy `{policy}` not found"
-            body = OPENAI.encode_error(HTTPStatus.NOT_FOUND, words)
-            await exchange.reply.answer(HTTPStatus.NOT_FOUND, body, _JSON)
-        else:
-            await _turn_away(exchange, HTTPStatus.NOT_FOUND)
+            return route.encode_error(HTTPStatus.METHOD_NOT_ALLOWED, f"this path takes {', '.join(route.methods)}")
+        return find_format(path).encode_error(HTTPStatus.NOT_FOUND, describe_unknown_path(path, self._routes))
 
     def _find_unknown_policy(self, path: str) -> str | None:
         """The name before a path that is served under policies, if no policy has this name."""
@@ -205,14 +215,6 @@ class App:
                 await exchange.reply.fail(reply)
         except TimeoutError:
             exchange.reply.drop()
-
-
-async def _turn_away(exchange: Exchange, status: HTTPStatus, *headers: tuple[bytes, bytes]) -> None:
-    """Reply with an error; it has a body only if the aggregator's contract demands one."""
-    if exchange.request.path.startswith(CHAT_PATH):
-        await exchange.reply.answer(status, AGGREGATOR.encode_error(status, status.phrase), _JSON, *headers)
-    else:
-        await exchange.reply.answer(status, b"", *headers)
 
 
 def _forget(error: BaseException) -> None:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTTP connection: uvicorn's protocol with limits on heads and times, and batched writes."""
+"""One HTTP connection: uvicorn's protocol with rules for heads (RFC 9112), limits on times, and batched writes."""
 
 import asyncio
 import re
 import select
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -14,10 +14,16 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from lockgate.api.guardrails.format import encode_error
 from lockgate.server.exchange import CONNECTION_EXTENSION, ErrorEncoder
 
-MAX_HEAD_BYTES = 65_536
+MAX_HEAD_BYTES = 32_768  # of a head, and of the trailers after a body
+MAX_FIELDS = 100
 HEAD_TIMEOUT_S = 30.0
-LINGER_S = 2.0
+LINGER_S = 2.0  # for what a client still sends that is not read
+_MAX_LINGER_BYTES = 1_048_576
 LOOK_EVERY_S = 0.04
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
+_FIELD_BYTES = 4  # of a field, besides its name and value
+_ONCE = (b"authorization", b"x-lockgate-key")
+_TOO_LARGE = "request head is too large"
 _UPGRADE = re.compile(rb"(?i)\r\nupgrade:[^\r\n]*")
 MAX_WAITING_BYTES = 65_536
 _SHORTEST_WAIT_S = 0.001
@@ -158,7 +164,7 @@ class Connection(HttpToolsProtocol):
         self._attended: RequestResponseCycle | None = None
         self._body: StreamedBody | None = None
         self._is_in_head = True  # or between requests
-        self._is_head_begun = False
+        self._is_head_begun = self._is_refused = False
         self._bytes_without_body = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -183,13 +189,20 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._bytes_without_body += len(data)
+        if self._is_refused:
+            if self._bytes_without_body > _MAX_LINGER_BYTES:
+                self.transport.close()
+            return
+        if self._is_in_head and len(data) > MAX_HEAD_BYTES and b"\r\n\r\n" not in data[: MAX_HEAD_BYTES + 4]:
+            self._refuse(431, _TOO_LARGE)
+            return
         if self._is_in_head and (b"pgrade:" in data or b"PGRADE:" in data):
             # With `upgrade` in the head, the parser would treat the body as another protocol.
             head, end, rest = data.partition(b"\r\n\r\n")
             data = _UPGRADE.sub(b"", head) + end + rest
         super().data_received(data)
         if self._bytes_without_body > MAX_HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(431, "request head is too large")
+            self._refuse(431, _TOO_LARGE)
         if self._is_head_begun and self._timer is None:  # a head that came in one piece needs no timer
             self._arm(HEAD_TIMEOUT_S)
 
@@ -209,9 +222,16 @@ class Connection(HttpToolsProtocol):
         self._is_head_begun = False
         if self._timer is not None:
             self._disarm()
-        if len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > MAX_HEAD_BYTES:
-            self._refuse(431, "request head is too large")
-            raise ValueError("stops the parser")
+        names = [name for name, _ in self.headers]
+        if (
+            names.count(b"host") != 1
+            or len(set(names)) < len(names)
+            or self.parser.get_http_version() != "1.1"
+            or len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > MAX_HEAD_BYTES // 2
+            or len(names) > MAX_FIELDS // 2
+            or not _HOST.fullmatch(self.headers[names.index(b"host")][1])
+        ):
+            self._check_head(names)
         self._is_in_head = False
         try:
             super().on_headers_complete()
@@ -219,7 +239,32 @@ class Connection(HttpToolsProtocol):
             self.send_400_response("Invalid HTTP request received.")
         self.headers = []  # trailers after a chunked body are not part of the head
 
+    def _check_head(self, names: Sequence[bytes]) -> None:
+        """Refuse the request if its head breaks a rule, which few unusual heads do."""
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            self._stop(505, "HTTP/1.1 or HTTP/1.0 is required")
+        if self._measure_fields() + len(self.url) > MAX_HEAD_BYTES:
+            self._stop(431, _TOO_LARGE)
+        if len(names) > MAX_FIELDS:
+            self._stop(431, f"request head has more than {MAX_FIELDS} fields")
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1 or (version == "1.1" and not hosts) or not all(map(_HOST.fullmatch, hosts)):
+            self._stop(400, "one valid `Host` header is required")
+        if any(names.count(name) > 1 for name in _ONCE):
+            self._stop(400, "`Authorization` and `X-Lockgate-Key` may be sent once only")
+
+    def _measure_fields(self) -> int:
+        return sum([len(name) + len(value) + _FIELD_BYTES for name, value in self.headers])
+
+    def _stop(self, status: int, details: str) -> NoReturn:
+        """Refuse the request, and stop the parser."""
+        self._refuse(status, details)
+        raise ValueError(details)
+
     def on_message_complete(self) -> None:
+        if self.headers and (len(self.headers) > MAX_FIELDS or self._measure_fields() > MAX_HEAD_BYTES):
+            self._stop(431, "trailers are too large")
         super().on_message_complete()
         if self._timer is not None:
             self._disarm()
@@ -255,9 +300,13 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse(self, status: int, details: str) -> None:
-        """Close the connection, with an error body unless an answer has begun."""
-        if self.transport.is_closing():
+        """Close the connection, with an error body unless an answer has begun.
+
+        Without an open request the client may still send for a moment: closing at once could lose the answer.
+        """
+        if self._is_refused or self.transport.is_closing():
             return
+        self._is_refused = True
         cycle = self.cycle
         if not self.pipeline and (cycle is None or cycle.response_complete or not cycle.response_started):
             body = self._encode_error(status, details)
@@ -265,7 +314,11 @@ class Connection(HttpToolsProtocol):
             self.transport.write(STATUS_LINE[status] + head + body)
         elif self._body is not None:
             self._body.flush()
-        self.transport.close()
+        if (cycle is None or cycle.response_complete) and self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._arm(LINGER_S)
+        else:
+            self.transport.close()
 
     def _let_go(self) -> None:
         """Break reference cycles: memory is freed at once, not at the next garbage collection."""

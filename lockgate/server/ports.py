@@ -263,6 +263,7 @@ def build_api_app(gateway: Gateway, readiness: Readiness | None = None, callers:
         callers=callers or Callers(settings.callers.values()),
         required=settings.required_policies,
         names_failures=gateway.rules.names_failures,
+        explains=gateway.rules.explains_paths,
     )
     app.cors = Cors(settings)
     app.is_correlated = True
@@ -272,7 +273,12 @@ def build_api_app(gateway: Gateway, readiness: Readiness | None = None, callers:
 def build_health(gateway: Gateway, sockets: Iterable[socket.socket]) -> Ports:
     """The health routes on these sockets, without TLS and without keys."""
     limits = gateway.settings.limits
-    app = App(health_routes(gateway), max_streams=limits.max_streams, timeout_s=limits.request_timeout_s)
+    app = App(
+        health_routes(gateway),
+        max_streams=limits.max_streams,
+        timeout_s=limits.request_timeout_s,
+        explains=gateway.rules.explains_paths,
+    )
     return Ports([PortServer(app, one) for one in sockets], _HEALTH_STOP_S)
 
 

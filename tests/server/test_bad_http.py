@@ -33,23 +33,68 @@ async def answers_still(server: ServerProcess) -> bool:
 @pytest.mark.parametrize(
     "path", ["/", "/api/v2/text/detection/content/", "/docs", "/info", "/api/v2/chat/completions-detection"]
 )
-async def test_an_unknown_route_is_a_404_without_a_body(server: ServerProcess, path: str) -> None:
+async def test_an_unknown_route_is_a_404_without_a_body_under_fms(fms: ServerProcess, path: str) -> None:
     """G-26; /docs is off unless asked for (D-17), /info is on the health port (G-1)."""
     for method in ("GET", "POST"):
-        answer = await call(server.api_port, path, method=method)
+        answer = await call(fms.api_port, path, method=method)
         assert (answer.status, answer.body, answer.headers["content-length"]) == (404, b"", "0")
+        assert "content-type" not in answer.headers
+
+
+NOTHING_HERE = "nothing is served on this path"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/", NOTHING_HERE),
+        ("/nowhere", NOTHING_HERE),
+        ("/info", NOTHING_HERE),
+        (CONTENT + "/", f"; nearby: {CONTENT}, "),
+        ("/api/v2/nothing", f"; nearby: /api/v2/text/generation-detection, {CONTENT}"),
+        ("/v1/responses", "; nearby: /v1/chat/completions, /v1/completions, /v1/moderations, /v1/models"),
+        ("/v1/chat/completion", "; nearby: /v1/chat/completions, /v1/completions"),
+        ("/api/chats", "; nearby: /api/chat, "),
+        ("/v1/" + "x" * 20_000, "; nearby: /v1/chat/completions"),
+    ],
+)
+async def test_an_unknown_route_is_a_404_that_names_what_is_nearby(
+    server: ServerProcess, path: str, words: str
+) -> None:
+    """The format is that of the paths beside it; the path itself is not repeated."""
+    for method in ("GET", "POST"):
+        answer = await call(server.api_port, path, method=method)
+        assert (answer.status, answer.headers["content-type"]) == (404, "application/json")
+        body = answer.json()
+        text = body["error"] if path == "/api/chats" else body["details"]
+        assert text.startswith(NOTHING_HERE)
+        assert words in text
+        if path.startswith("/v1/"):
+            assert body["error"]["message"] == text
+    assert (await call(server.health_port, "/nowhere", method="GET")).json()["details"] == NOTHING_HERE
 
 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
-    [("GET", CONTENT, "POST"), ("DELETE", STREAM, "POST"), ("HEAD", CONTENT, "POST"), ("POST", "/health", "GET,HEAD")],
-)
+    [("GET", CONTENT, "POST"), ("DELETE", STREAM, "POST"), ("HEAD", CONTENT, "POST"), ("POST", "/health", "GET,HEAD"),
+     ("GET", "/v1/completions", "POST"), ("GET", "/api/chat", "POST")],
+)  # fmt: skip
 async def test_a_wrong_method_is_a_405_that_names_the_right_one(
     server: ServerProcess, method: str, path: str, allowed: str
 ) -> None:
-    """G-26."""
     answer = await call(server.api_port, path, method=method)
-    assert (answer.status, answer.headers["allow"], answer.body) == (405, allowed, b"")
+    assert (answer.status, answer.headers["allow"]) == (405, allowed)
+    if method != "HEAD":
+        body = answer.json()
+        assert (body["error"] if path == "/api/chat" else body["details"]) == (
+            f"this path takes {allowed.replace(',', ', ')}"
+        )
+
+
+async def test_a_wrong_method_is_a_405_without_a_body_under_fms(fms: ServerProcess) -> None:
+    """G-26."""
+    answer = await call(fms.api_port, CONTENT, method="GET")
+    assert (answer.status, answer.headers["allow"], answer.body) == (405, "POST", b"")
 
 
 async def test_head_is_get_without_the_body(server: ServerProcess) -> None:
@@ -129,7 +174,7 @@ async def test_an_upgrade_is_not_taken_and_the_request_is_answered(server: Serve
         b"GET\r\n\r\n",
         b"GET /\xff HTTP/1.1\r\n\r\n",
         b"GET /health HTTP/9.9\r\n\r\n",
-        b"CONNECT example.org:443 HTTP/1.1\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nhost: a\r\n\r\n",
         b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
         b"POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
         b"GET /health HTTP/1.1\r\nbad header: x\r\n\r\n",
@@ -240,3 +285,76 @@ async def test_a_stream_tells_a_client_that_asks_to_go_on(server: ServerProcess)
         await client.send(b"0\r\n\r\n")
         answer = await client.read_answer()
     assert (answer.status, len(answer.lines())) == (200, 1)
+
+
+# Heads: RFC 9112.
+
+HOST_REQUIRED = "one valid `Host` header is required"
+ONCE = "`Authorization` and `X-Lockgate-Key` may be sent once only"
+TOO_LARGE = "request head is too large"
+HEAD = b"GET /health HTTP/1.1\r\nhost: a\r\n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "status", "details"),
+    [
+        (b"GET /health HTTP/1.1\r\n\r\n", 400, HOST_REQUIRED),
+        (HEAD + b"host: a\r\n\r\n", 400, HOST_REQUIRED),
+        (b"GET /health HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n", 400, HOST_REQUIRED),
+        (b"GET /health HTTP/1.1\r\nhost: a b\r\n\r\n", 400, HOST_REQUIRED),
+        (b"GET /health HTTP/1.1\r\nhost: a/b\r\n\r\n", 400, HOST_REQUIRED),
+        (b"GET /health HTTP/1.1\r\nhost: a@b\r\n\r\n", 400, HOST_REQUIRED),
+        (HEAD + b"X-Lockgate-Key: k\r\nx-lockgate-key: k\r\n\r\n", 400, ONCE),
+        (HEAD + b"authorization: k\r\nAuthorization: l\r\n\r\n", 400, ONCE),
+        (b"GET /health HTTP/1.0\r\nauthorization: k\r\nAuthorization: l\r\n\r\n", 400, ONCE),
+        (b"GET /health\r\n\r\n", 505, "HTTP/1.1 or HTTP/1.0 is required"),
+        (b"GET /health HTTP/0.9\r\nhost: a\r\n\r\n", 505, "HTTP/1.1 or HTTP/1.0 is required"),
+        (HEAD + b"x: y\r\n" * 100 + b"\r\n", 431, "request head has more than 100 fields"),
+        (HEAD + b"x: " + b"y" * 33_000 + b"\r\n\r\n", 431, TOO_LARGE),
+        (HEAD + b"x:\r\n" * 24_000 + b"\r\n", 431, TOO_LARGE),
+        (HEAD + b"x:" + b" " * 120_000 + b"y\r\n\r\n", 431, TOO_LARGE),
+        (b"GET /" + b"x" * 33_000 + b" HTTP/1.1\r\nhost: a\r\n\r\n", 431, TOO_LARGE),
+    ],
+)
+async def test_a_head_that_breaks_a_rule_is_refused_and_the_connection_closed(
+    server: ServerProcess, raw: bytes, status: int, details: str
+) -> None:
+    async with connect(server.api_port) as client:
+        await client.send(raw)
+        answer = await client.read_answer()
+        assert (answer.status, answer.json()) == (status, {"code": status, "details": details})
+        assert answer.headers["connection"] == "close"
+        assert await client.is_closed()
+    assert await answers_still(server)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.0\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost:\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: [::1]:8033\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: a_b.example:80\r\ncookie: a\r\ncookie: b\r\n\r\n",
+        b"GET http://a.example/health HTTP/1.1\r\nhost: a.example\r\n\r\n",
+        HEAD + b"x: y\r\n" * 99 + b"\r\n",
+        HEAD + b"x: " + b"y" * 32_000 + b"\r\n\r\n",
+    ],
+    ids=len,
+)
+async def test_an_unusual_head_that_breaks_no_rule_is_answered(server: ServerProcess, head: bytes) -> None:
+    async with connect(server.api_port) as client:
+        await client.send(head)
+        assert (await client.read_answer()).status == 200
+
+
+@pytest.mark.parametrize("trailers", [b"x: " + b"y" * 70_000 + b"\r\n", b"x: y\r\n" * 101], ids=len)
+async def test_trailers_that_are_too_large_or_too_many_are_refused(server: ServerProcess, trailers: bytes) -> None:
+    head = build_head("POST", CONTENT, {**JSON_TYPE, "transfer-encoding": "chunked"})
+    async with connect(server.api_port) as client:
+        await client.send(head + b"%x\r\n%b\r\n0\r\n" % (len(BODY), BODY) + trailers + b"\r\n")
+        answer = await client.read_answer()
+        assert (answer.status, answer.json()["details"]) in ((431, "trailers are too large"), (431, TOO_LARGE))
+        assert await client.is_closed()
+    async with connect(server.api_port) as client:
+        await client.send(head + b"%x\r\n%b\r\n0\r\nx: y\r\n\r\n" % (len(BODY), BODY))
+        assert (await client.read_answer()).body == NOTHING

@@ -15,6 +15,7 @@ RULES = EndpointRules(
     max_open=1,
     batch_contents=1,
     line_headers=(),
+    explains_paths=False,
     joins_traces=False,
     names_failures=False,
     requires_count=True,
