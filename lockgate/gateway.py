@@ -141,7 +141,8 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
             raise ConfigFaults(tuple(opener.faults))
         policies, chunking = PolicyResolver(settings, kept), Chunking(_SENTENCES, sentences)
         exposed = ExposedAgent({}, {})
-        upstreams = await stack.enter_async_context(open_upstreams(settings.upstreams.allow, *exposed))
+        opening = open_upstreams(settings.upstreams.allow, *exposed, resends=opener.rules.resends)
+        upstreams = await stack.enter_async_context(opening)
         try:
             agent_opener = AgentOpener(policies, chunking, stack, opener.open_part, upstreams, opener.context)
             agents = await agent_opener.open(exposed)
@@ -199,7 +200,8 @@ class _Opener:
         chosen = self._settings.generation
         if chosen is None:
             return None
-        backend: Backend | None = await self._call("generation", _open_generation(chosen), "generation.service")
+        opening = _open_generation(chosen, limits_silence=self.rules.limits_silence)
+        backend: Backend | None = await self._call("generation", opening, "generation.service")
         return backend
 
     async def open_openai(self) -> Backend | None:
@@ -208,7 +210,9 @@ class _Opener:
             return None
         from lockgate.backends.openai import open_openai_client
 
-        backend: Backend | None = await self._call("openai", open_openai_client(chosen), "openai.service")
+        rules = self.rules
+        client = open_openai_client(chosen, resends=rules.resends, limits_silence=rules.limits_silence)
+        backend: Backend | None = await self._call("openai", client, "openai.service")
         return backend
 
     async def open_chunker(self, name: str) -> None:
@@ -234,7 +238,8 @@ class _Opener:
 
             if self.rules.batch_contents is not None:
                 detector = replace(detector, batch_contents=self.rules.batch_contents)
-            client = open_detector_client(name, detector, trusts_findings=self.rules.trusts_findings)
+            rules = self.rules
+            client = open_detector_client(name, detector, trusts_findings=rules.trusts_findings, resends=rules.resends)
             opened = await self._call(name, client, f"detectors.{name}.service")
         else:
             opened = await self.open_part(
@@ -315,14 +320,14 @@ class _Opener:
             return None
 
 
-def _open_generation(chosen: GenerationSettings) -> AbstractAsyncContextManager[Any]:
+def _open_generation(chosen: GenerationSettings, *, limits_silence: bool) -> AbstractAsyncContextManager[Any]:
     if chosen.provider == "tgis":
         from lockgate.backends.tgis import open_tgis_client
 
-        return open_tgis_client(chosen.service)
+        return open_tgis_client(chosen.service, limits_silence=limits_silence)
     from lockgate.backends.caikit_nlp import open_caikit_nlp_client
 
-    return open_caikit_nlp_client(chosen.service)
+    return open_caikit_nlp_client(chosen.service, limits_silence=limits_silence)
 
 
 def open_once(settings: Settings) -> None:

@@ -15,6 +15,7 @@ from lockgate.agent.prompts import Guess
 from lockgate.agent.routes import choose_routes
 from lockgate.agent.turns import Agent, Memory
 from lockgate.backends.endpoints import Endpoint
+from lockgate.compat import find_rules
 from lockgate.config.agent_settings import INDEX, AgentSettings, ModelSettings, SourceSettings, SpaceSettings
 from lockgate.config.refs import OPENAI_PREFIX
 from lockgate.config.settings import Settings
@@ -106,6 +107,7 @@ class AgentOpener:
         context: SharedContext,
     ) -> None:
         self._settings = policies.settings
+        self._resends = find_rules(policies.settings).resends
         self._policies = policies
         self._chunking = chunking
         self._stack = stack
@@ -192,11 +194,11 @@ class AgentOpener:
         if model.openai is not None:
             from lockgate.backends.openai_model import open_openai_model
 
-            return await self._enter(name, open_openai_model(model.openai))
+            return await self._enter(name, open_openai_model(model.openai, resends=self._resends))
         if model.ollama is not None:
             from lockgate.backends.ollama import open_ollama_model
 
-            return await self._enter(name, open_ollama_model(model.ollama))
+            return await self._enter(name, open_ollama_model(model.ollama, resends=self._resends))
         opened = await self._open_part("lockgate.models", str(model.embedded), model.options, name)
         return self._note_probe(name, opened)
 
@@ -209,7 +211,8 @@ class AgentOpener:
         if source.elasticsearch is not None:
             from lockgate.index.elasticsearch import open_elasticsearch
 
-            opened = await self._enter(name, open_elasticsearch(source.elasticsearch, embedder, source.id))
+            opening = open_elasticsearch(source.elasticsearch, embedder, source.id, resends=self._resends)
+            opened = await self._enter(name, opening)
         elif is_index(source):
             opened = await self._enter(name, open_index_of(self._settings, source, embedder))
         else:
@@ -291,7 +294,7 @@ async def open_embedder(settings: Settings, threads: int = 1) -> AsyncIterator[E
         return
     from lockgate.backends.ollama import open_ollama_embedder
 
-    async with open_ollama_embedder(settings.embeddings.ollama) as embedder:
+    async with open_ollama_embedder(settings.embeddings.ollama, resends=find_rules(settings).resends) as embedder:
         yield embedder
 
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
-import grpc.aio
 from google.protobuf.message import Message
 
 from lockgate.backends.grpc import OutgoingCall, Peer, RemoteMethod, open_channel
@@ -37,18 +36,21 @@ Answers = AsyncGenerator[answers_pb2.GeneratedTextStreamResult, None]
 
 
 @asynccontextmanager
-async def open_caikit_nlp_client(service: ServiceSettings) -> AsyncIterator["CaikitNlpClient"]:
+async def open_caikit_nlp_client(
+    service: ServiceSettings, *, limits_silence: bool = True
+) -> AsyncIterator["CaikitNlpClient"]:
     """Opens the client of a caikit-NLP server; the first call opens the connection."""
     async with open_channel(service) as channel:
-        yield CaikitNlpClient(service, channel)
+        peer = Peer(channel, service, "generation", "generation", limits_silence=limits_silence)
+        yield CaikitNlpClient(peer, service.max_retries)
 
 
 class CaikitNlpClient:
     """Calls a generation server over gRPC; the metadata names the model."""
 
-    def __init__(self, service: ServiceSettings, channel: grpc.aio.Channel) -> None:
-        self._peer = Peer(channel, service, "generation", "generation")
-        self._max_retries = service.max_retries
+    def __init__(self, peer: Peer, max_retries: int) -> None:
+        self._peer = peer
+        self._max_retries = max_retries
 
     async def generate(self, request: Generation) -> dict[str, Any]:
         """Returns the whole answer as one message."""

@@ -375,15 +375,17 @@ class ReviewerClient(_Remote):
 
 @asynccontextmanager
 async def open_detector_client(
-    detector_id: str, settings: DetectorSettings, *, trusts_findings: bool = False
+    detector_id: str, settings: DetectorSettings, *, trusts_findings: bool = False, resends: bool = True
 ) -> AsyncIterator[DetectorClient | ReviewerClient]:
     """Opens the client of a remote detector; its type decides which.
 
-    `trusts_findings`: the number of lists and the places of findings are used without a check.
+    `trusts_findings`: the number of lists and the places of findings are used without a check. `resends`: as in
+    open_http.
     """
     if settings.service is None:
         raise RuntimeError(f"detector `{detector_id}` is not remote")
-    async with open_with_health(settings.service, settings.health_service, "detector", detector_id) as (http, health):
+    service, health_service = settings.service, settings.health_service
+    async with open_with_health(service, health_service, "detector", detector_id, resends=resends) as (http, health):
         if settings.type != TEXT_CONTENTS:
             yield ReviewerClient(detector_id, settings, http, health)
             return

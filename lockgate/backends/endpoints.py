@@ -8,15 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from unicodedata import category
 
-import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
 from lockgate._version import __version__
-from lockgate.backends.http import READ_AHEAD_BYTES, JoinedCaller, open_session
+from lockgate.backends.http import READ_AHEAD_BYTES, JoinedCaller, open_connector, open_session
 
-# Many servers close a connection that was idle for five seconds. A request sent at that moment is lost, and no request
-# is sent twice: so we close first.
+# Many servers close a connection that was idle for five seconds. A request sent at that moment is lost: so we close
+# first.
 KEEP_ALIVE_S = 4.0
 # The system and the library each buffer about twice this of an unread stream; by default it would be megabytes.
 STREAM_WINDOW_BYTES = 32 * 1024
@@ -24,11 +23,11 @@ STREAM_WINDOW_BYTES = 32 * 1024
 
 @asynccontextmanager
 async def open_caller(
-    kind: str, name: str, timeout_s: float | None = None, window_bytes: int | None = None
+    kind: str, name: str, timeout_s: float | None = None, window_bytes: int | None = None, *, resends: bool = True
 ) -> AsyncIterator[JoinedCaller]:
     """Opens a caller with a separate connection pool; the first call connects, and leaving closes the pool.
 
-    `window_bytes` limits how much of an unread stream is buffered.
+    `window_bytes` limits how much of an unread stream is buffered. `resends`: as in open_http.
     """
 
     def open_socket(address: Any) -> socket.socket:
@@ -37,7 +36,8 @@ async def open_caller(
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window_bytes)
         return opened
 
-    connector = aiohttp.TCPConnector(ssl=True, limit=0, keepalive_timeout=KEEP_ALIVE_S, socket_factory=open_socket)
+    options = {"ssl": True, "limit": 0, "keepalive_timeout": KEEP_ALIVE_S, "socket_factory": open_socket}
+    connector = open_connector(resends=resends, **options)
     read_ahead = READ_AHEAD_BYTES if window_bytes is None else window_bytes
     async with open_session(connector, read_ahead_bytes=read_ahead) as pooled:
         yield JoinedCaller(pooled, kind, name, timeout_s, MAX_BODY_BYTES)

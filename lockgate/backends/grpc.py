@@ -289,8 +289,11 @@ class OutgoingCall(NamedTuple):
 class Peer:
     """Calls one service in limited time, counts the calls and maps errors."""
 
-    def __init__(self, channel: grpc.aio.Channel, service: ServiceSettings, kind: str, name: str) -> None:
+    def __init__(
+        self, channel: grpc.aio.Channel, service: ServiceSettings, kind: str, name: str, *, limits_silence: bool = False
+    ) -> None:
         self._channel = channel
+        self._limits_silence = limits_silence
         self._kind = kind
         self._name = name
         self._place = f"{service.hostname}:{service.port}"
@@ -305,7 +308,10 @@ class Peer:
             return method.answer.FromString(raw)
 
     async def stream(self, method: RemoteMethod[Answer], outgoing: OutgoingCall) -> AsyncGenerator[Answer, None]:
-        """Sends one message and yields the answers; their metadata must come in time. Closing cancels the call."""
+        """Sends one message and yields the answers; their metadata must come in time. Closing cancels the call.
+
+        With `limits_silence` each answer must come in time.
+        """
         with self.calling(outgoing.failing) as counted:
             begin: _StreamBytes = self._channel.unary_stream(method.path)
             metadata = build_metadata(outgoing.headers, outgoing.own)
@@ -313,10 +319,16 @@ class Peer:
             async with reading(call) as answers:
                 async with self.in_time(outgoing.failing):
                     await call.initial_metadata()
-                async for raw in answers:
+                while (raw := await self._next(answers, outgoing.failing)) is not None:
                     counted.status = 200
                     yield method.answer.FromString(raw)
             counted.stream_ended()
+
+    async def _next(self, answers: AsyncIterator[bytes], failing: str) -> bytes | None:
+        if not self._limits_silence:
+            return await anext(answers, None)
+        async with self.in_time(failing):
+            return await anext(answers, None)
 
     def converse(self, path: str, own: Metadata) -> grpc.aio.StreamStreamCall[bytes, bytes]:
         """Begins a call in which both sides send many messages; use it within `calling` and `reading`."""

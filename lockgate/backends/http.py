@@ -22,11 +22,12 @@ from yarl import URL
 
 from lockgate._version import __version__
 from lockgate.backends.connections import NEVER_PASSED, blaming, set_up_client
+from lockgate.backends.reconnects import ResendingConnector, forget_connection, new_connection, was_lost_unread
 from lockgate.config.settings import ServiceSettings, TlsSettings
 from lockgate.errors import BrokeOff, BrokeProtocol, Refusal, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Health
 from lockgate.interfaces import Headers
-from lockgate.telemetry import client_call, trace_headers
+from lockgate.telemetry import client_call, count_reconnect, trace_headers
 
 CONNECT_TIMEOUT_S = 60.0
 PROBE_TIMEOUT_S = 5.0
@@ -64,12 +65,13 @@ _PHRASES = {413: "Payload Too Large", 416: "Range Not Satisfiable", 418: "I'm a 
 
 
 class OutgoingRequest(NamedTuple):
-    """One request; `failure` begins the message of any error."""
+    """One request; `failure` begins the message of any error. `is_once`: it must never be sent again."""
 
     url: URL
     headers: CIMultiDict[str]
     body: bytes
     failure: str
+    is_once: bool = False
 
     def __repr__(self) -> str:
         return f"Outgoing({self.url})"  # headers hold tokens, bodies hold user text
@@ -183,14 +185,21 @@ class HttpCaller:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _send(self, outgoing: OutgoingRequest) -> aiohttp.ClientResponse:
-        """Sends the request once: it is never retried, not even after a failure on an idle connection."""
+        """Sends the request; once more if it was lost with an idle connection, after no other failure."""
         headers, trace = outgoing.headers, trace_headers()  # called for every request, even if they are not sent
         if self.joins_trace:
             headers = headers.copy()
             headers.update(trace)
-        response = await self._pooled.post(
-            outgoing.url, data=_Body(outgoing.body), headers=headers, allow_redirects=False
-        )
+        post = partial(self._pooled.post, outgoing.url, headers=headers, allow_redirects=False)
+        forget_connection()
+        try:
+            response = await post(data=_Body(outgoing.body))
+        except aiohttp.ClientConnectionError as error:
+            if outgoing.is_once or not was_lost_unread(error):
+                raise
+            count_reconnect(self._kind, self.name)
+            with new_connection():
+                response = await post(data=_Body(outgoing.body))
         if response.status < 200:  # the library closes an unrequested switch of protocol too late
             response.close()
             raise HttpProcessingError
@@ -247,19 +256,26 @@ class HttpService(JoinedCaller):
 
 
 @contextlib.asynccontextmanager
-async def open_http(service: ServiceSettings, kind: str, name: str) -> AsyncIterator[HttpService]:
-    """Opens a service's client; the first request connects, and leaving closes the connections."""
+async def open_http(
+    service: ServiceSettings, kind: str, name: str, *, resends: bool = True, silence_s: float | None = None
+) -> AsyncIterator[HttpService]:
+    """Opens a service's client; the first request connects, and leaving closes the connections.
+
+    `resends`: a request that was lost with an idle connection is sent once more. `silence_s`: how long a service may
+    send nothing within a response.
+    """
     tls = True if service.tls is None else build_tls(service.tls)
-    async with open_session(aiohttp.TCPConnector(ssl=tls, limit=0)) as pooled:
+    connector = open_connector(resends=resends, ssl=tls, limit=0)
+    async with open_session(connector, silence_s=silence_s) as pooled:
         yield HttpService(service, kind, name, pooled)
 
 
 @contextlib.asynccontextmanager
 async def open_with_health(
-    service: ServiceSettings, health_service: ServiceSettings | None, kind: str, name: str
+    service: ServiceSettings, health_service: ServiceSettings | None, kind: str, name: str, **options: Any
 ) -> AsyncIterator[tuple[HttpService, HttpService]]:
-    """Opens a service's client and the one for its health, often the same."""
-    async with open_http(service, kind, name) as opened:
+    """Opens a service's client and the one for its health, often the same; `options` are those of open_http."""
+    async with open_http(service, kind, name, **options) as opened:
         if health_service is None:
             yield opened, opened
             return
@@ -267,10 +283,16 @@ async def open_with_health(
             yield opened, health
 
 
+def open_connector(*, resends: bool, **options: Any) -> aiohttp.TCPConnector:
+    """Opens a connection pool; with `resends` a request that is lost with an idle connection is sent again."""
+    return ResendingConnector(**options) if resends else aiohttp.TCPConnector(**options)
+
+
 def open_session(
     connector: aiohttp.TCPConnector,
     connect_timeout_s: float | None = CONNECT_TIMEOUT_S,
     read_ahead_bytes: int = READ_AHEAD_BYTES,
+    silence_s: float | None = None,
 ) -> aiohttp.ClientSession:
     """Opens a session without cookies, proxies, netrc files and a total timeout; HttpCaller limits time and size.
 
@@ -279,7 +301,7 @@ def open_session(
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s),
+        timeout=aiohttp.ClientTimeout(total=None, connect=connect_timeout_s, sock_read=silence_s),
         trust_env=False,
         read_bufsize=read_ahead_bytes,
     )

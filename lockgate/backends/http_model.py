@@ -109,7 +109,7 @@ class HttpModel(ABC):
 
     `reader` reads its streams, which have the content type `stream_type`: an answer of another type is not streamed,
     unless the model `always_streams`. With `needs_end` a stream without a mark of its end has failed. A stream is
-    limited to `max_stream_bytes`, or like a whole answer.
+    limited to `max_stream_bytes`, or like a whole answer. `is_once`: requests must never be sent again.
     """
 
     known_as = ""
@@ -118,6 +118,7 @@ class HttpModel(ABC):
     always_streams = False
     needs_end = False
     max_stream_bytes = 0
+    is_once = False
 
     def __init__(self, caller: HttpCaller, url: URL, headers: CIMultiDict[str], scrub: Scrubber) -> None:
         self._caller = caller
@@ -134,9 +135,10 @@ class HttpModel(ABC):
             headers = headers.copy()
             headers["Accept"] = self.stream_type
         try:
-            outgoing = OutgoingRequest(self._url, headers, self._encode(messages, params), NETWORK_ERROR)
+            body = self._encode(messages, params)
         except ValueError:
             raise BrokeProtocol(self._caller.name, "Model request failed: the prompt is no valid text") from None
+        outgoing = OutgoingRequest(self._url, headers, body, NETWORK_ERROR, self.is_once)
         note_generation(self.known_as, "chat")
         if not is_stream:
             yield await self._read_whole(await self._caller.post(outgoing))

@@ -116,14 +116,14 @@ class OllamaEmbedder:
 
 
 @asynccontextmanager
-async def open_ollama_model(settings: OllamaModelSettings) -> AsyncIterator[OllamaModel]:
+async def open_ollama_model(settings: OllamaModelSettings, *, resends: bool = True) -> AsyncIterator[OllamaModel]:
     """Opens a chat model; leaving closes its connections. The user of the model limits the time."""
-    async with open_caller("model", NAME, window_bytes=STREAM_WINDOW_BYTES) as caller:
+    async with open_caller("model", NAME, window_bytes=STREAM_WINDOW_BYTES, resends=resends) as caller:
         yield OllamaModel(caller, settings)
 
 
 @asynccontextmanager
-async def open_ollama_embedder(settings: OllamaModelSettings) -> AsyncIterator[OllamaEmbedder]:
+async def open_ollama_embedder(settings: OllamaModelSettings, *, resends: bool = True) -> AsyncIterator[OllamaEmbedder]:
     """Opens an embedding model; leaving closes its connections."""
-    async with open_caller("embedder", NAME, EMBED_TIMEOUT_S) as caller:
+    async with open_caller("embedder", NAME, EMBED_TIMEOUT_S, resends=resends) as caller:
         yield OllamaEmbedder(caller, settings)

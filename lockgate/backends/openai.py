@@ -307,9 +307,16 @@ class EventReader(ChunkReader):
 
 
 @asynccontextmanager
-async def open_openai_client(settings: OpenAISettings) -> AsyncIterator[OpenAIClient]:
-    """Opens the client of an OpenAI-compatible server."""
-    async with open_with_health(settings.service, settings.health_service, NAME, NAME) as (http, health):
+async def open_openai_client(
+    settings: OpenAISettings, *, resends: bool = True, limits_silence: bool = True
+) -> AsyncIterator[OpenAIClient]:
+    """Opens the client of an OpenAI-compatible server.
+
+    `limits_silence`: the request timeout limits each pause of a stream too.
+    """
+    service, silence_s = settings.service, float(settings.service.request_timeout) if limits_silence else None
+    opening = open_with_health(service, settings.health_service, NAME, NAME, resends=resends, silence_s=silence_s)
+    async with opening as (http, health):
         yield OpenAIClient(http, health)
 
 

@@ -133,11 +133,11 @@ class OwnOpenAIModel(OpenAIModel):
 
 
 @asynccontextmanager
-async def open_openai_model(settings: OpenAIModelSettings) -> AsyncIterator[OwnOpenAIModel]:
+async def open_openai_model(settings: OpenAIModelSettings, *, resends: bool = True) -> AsyncIterator[OwnOpenAIModel]:
     """Opens a model of the settings; leaving closes its connections. The user of the model limits the time."""
     token = settings.api_token_value.reveal() if settings.api_token_value is not None else None
     endpoint = Endpoint(settings.url, settings.model, token=token)
-    async with open_caller("model", NAME, window_bytes=STREAM_WINDOW_BYTES) as caller:
+    async with open_caller("model", NAME, window_bytes=STREAM_WINDOW_BYTES, resends=resends) as caller:
         yield OwnOpenAIModel(caller, URL(settings.url), own_headers(token), endpoint, settings.model)
 
 

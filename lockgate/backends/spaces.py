@@ -254,7 +254,8 @@ class SpaceSource:
             body = encode_query(question, limit, self.threshold, self.endpoint.transaction_token)
         except ValueError:
             raise BrokeProtocol(self.caller.name, "the question is no valid text") from None
-        answer = await self.caller.post(OutgoingRequest(self.url, self.headers, body, ""))
+        is_once = bool(self.endpoint.transaction_token)
+        answer = await self.caller.post(OutgoingRequest(self.url, self.headers, body, "", is_once))
         if answer.status != 200:
             detail = await decode(answer.body, self._find_detail)
             own = "Access denied" if answer.status == 403 else f"HTTP {answer.status}"
@@ -277,6 +278,7 @@ class SpaceModel(HttpModel):
     def __init__(self, caller: HttpCaller, url: URL, headers: CIMultiDict[str], endpoint: Endpoint) -> None:
         super().__init__(caller, url, headers, scrubber_of(endpoint))
         self._transaction_token = endpoint.transaction_token
+        self.is_once = bool(endpoint.transaction_token)
 
     def _encode(self, messages: Sequence[Message], params: Mapping[str, Any]) -> bytes:
         return encode_messages(messages, params, self._transaction_token)

@@ -5,8 +5,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
-import grpc.aio
-
 from lockgate.backends.grpc import OutgoingCall, Peer, RemoteMethod, open_channel
 from lockgate.config.settings import ServiceSettings
 from lockgate.errors import BrokeProtocol
@@ -31,17 +29,17 @@ Answer = TypeVar("Answer")
 
 
 @asynccontextmanager
-async def open_tgis_client(service: ServiceSettings) -> AsyncIterator["TgisClient"]:
+async def open_tgis_client(service: ServiceSettings, *, limits_silence: bool = True) -> AsyncIterator["TgisClient"]:
     """Opens the client of a TGIS server; the first call opens the connection."""
     async with open_channel(service) as channel:
-        yield TgisClient(service, channel)
+        yield TgisClient(Peer(channel, service, "generation", "generation", limits_silence=limits_silence))
 
 
 class TgisClient:
     """Calls a generation server over gRPC; the message names the model."""
 
-    def __init__(self, service: ServiceSettings, channel: grpc.aio.Channel) -> None:
-        self._peer = Peer(channel, service, "generation", "generation")
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
 
     async def generate(self, request: Generation) -> dict[str, Any]:
         """Returns the whole answer as one message."""

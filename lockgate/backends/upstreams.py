@@ -20,7 +20,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from lockgate.backends.endpoints import KEEP_ALIVE_S, MAX_BODY_BYTES, Endpoint, UnfitHeader, build_headers, find_path
-from lockgate.backends.http import AddressRefused, HttpCaller, open_session
+from lockgate.backends.http import AddressRefused, HttpCaller, open_connector, open_session
 from lockgate.backends.openai import NAME as OPENAI
 from lockgate.backends.openai_model import OpenAIModel
 from lockgate.backends.spaces import NAME as SPACE
@@ -149,20 +149,26 @@ class _Reach:
 
 
 @asynccontextmanager
-async def open_upstreams(allow: Sequence[str], sources: LocalSources, models: LocalModels) -> AsyncIterator[Upstreams]:
-    """Opens the upstreams; leaving closes them. Raises ValueError for an invalid entry of `allow`."""
+async def open_upstreams(
+    allow: Sequence[str], sources: LocalSources, models: LocalModels, *, resends: bool = True
+) -> AsyncIterator[Upstreams]:
+    """Opens the upstreams; leaving closes them. Raises ValueError for an invalid entry of `allow`.
+
+    `resends`: as in open_http.
+    """
     rules = AddressRules(allow)
-    async with _open_pool(rules) as named, _open_pool(None) as own:
+    async with _open_pool(rules, resends=resends) as named, _open_pool(None, resends=resends) as own:
         yield Upstreams(_Reach(named, rules), _Reach(own, None), sources, models)
 
 
 @asynccontextmanager
-async def _open_pool(rules: AddressRules | None) -> AsyncIterator[aiohttp.ClientSession]:
+async def _open_pool(rules: AddressRules | None, *, resends: bool) -> AsyncIterator[aiohttp.ClientSession]:
     """Opens a separate connection pool; TLS is verified with the system's certificates."""
     resolver = _Resolver(rules)
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     quarter = max(MIN_CONNECTIONS, soft // 4)  # of the limit of open files: clients and services need some too
-    connector = aiohttp.TCPConnector(
+    connector = open_connector(
+        resends=resends,
         ssl=True,
         resolver=resolver,
         ttl_dns_cache=NAMES_KEPT_S,

@@ -25,6 +25,8 @@ class EndpointRules:
     explains_paths: bool = True  # whether 404 and 405 for a path that is not served have a body
     joins_traces: bool = True  # whether requests continue the trace of their caller
     names_failures: bool = True  # errors name the service that failed; else most have one general text
+    resends: bool = True  # a request that is lost with an idle connection of a service is sent once more
+    limits_silence: bool = True  # the time limit of a model's answer counts for each pause of a stream
     requires_count: bool = False  # a blocked prompt whose tokens cannot be counted is an error
     stop_timeout_s: float | None = 30.0  # how long open requests may take after a stop signal; None: no limit
 

@@ -227,10 +227,15 @@ class ElasticsearchSource(DoubleSearch):
 
 @asynccontextmanager
 async def open_elasticsearch(
-    settings: ElasticsearchSettings, embedder: Embedder | None, name: str, leg_timeout_s: float = LEG_TIMEOUT_S
+    settings: ElasticsearchSettings,
+    embedder: Embedder | None,
+    name: str,
+    leg_timeout_s: float = LEG_TIMEOUT_S,
+    *,
+    resends: bool = True,
 ) -> AsyncIterator[ElasticsearchSource]:
     """Opens a source; its documents and errors have the name. Logs what is missing."""
-    async with open_caller("source", name, leg_timeout_s) as caller:
+    async with open_caller("source", name, leg_timeout_s, resends=resends) as caller:
         source = ElasticsearchSource(caller, settings, embedder, leg_timeout_s)
         source.log_state()
         yield source

@@ -93,6 +93,7 @@ class Counter(StrEnum):
     AGENT_TURNS = "agent_turn_count"
     AGENT_TOKENS = "agent_token_count"
     UNREADABLE_LABELS = "agent_unreadable_label_count"
+    RECONNECTS = "client_reconnect_count"
 
 
 class Duration(StrEnum):

@@ -32,6 +32,9 @@ class Observer:
     def call_ended(self, call: "ServiceCall") -> None:
         """The call is over."""
 
+    def request_resent(self, kind: str, name: str) -> None:
+        """A request to a service was lost with an idle connection, and is sent again."""
+
     def generation_settled(self, call: "ServiceCall") -> None:
         """A call of a model has ended, and its token counts and stream times are final."""
 

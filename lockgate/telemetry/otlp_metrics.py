@@ -77,6 +77,9 @@ class MetricObserver(Observer):
             if tokens is not None:
                 self._tokens.record(tokens, {**labels, GenAi.USAGE_TYPE.value: kind})
 
+    def request_resent(self, kind: str, name: str) -> None:
+        self._count(Counter.RECONNECTS, {"service_kind": kind, "service_name": name})
+
     def step_ended(self, step: AgentStep) -> None:
         if not step.is_abandoned:
             self._measure(Duration.AGENT_STEP, step.seconds, {"step": self._agent_names.take(step.name)})

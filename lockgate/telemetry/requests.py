@@ -340,6 +340,12 @@ class ServiceCall:
             self._status = TimedOut.status if is_cancelled else ours
 
 
+def count_reconnect(kind: str, name: str) -> None:
+    """Count a request to a service that is sent again on a new connection."""
+    for observer in ACTIVE.observers:
+        observer.request_resent(kind, name)
+
+
 client_call = ServiceCall
 limit_calls = _until.set  # calls of this task that are cancelled after that time were too slow, not abandoned
 

@@ -380,14 +380,6 @@ async def read_twice(peer: Peer, second: Script) -> Any:
         return await reading.read([Excerpt("hello")])
 
 
-@pytest.mark.parametrize("broken", [break_off, send_raw()], ids=["reset", "closed"])
-async def test_what_breaks_is_never_sent_again_on_a_connection_of_any_age(broken: Script) -> None:
-    async with open_peer() as peer:
-        with pytest.raises(BrokeOff):
-            await read_twice(peer, broken)
-    assert [request.connection for request in peer.received] == [1, 1]
-
-
 async def test_a_connection_that_the_server_has_closed_is_not_taken_from_the_pool() -> None:
     async with open_peer() as peer, open_detector_client("pii", peer.detector()) as client:
         assert isinstance(client, DetectorClient)

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from lockgate.backends.http import HttpService, OutgoingRequest, build_tls, open_http
 from lockgate.config.settings import ServiceSettings, TlsSettings
-from lockgate.errors import ConfigError, Unavailable
+from lockgate.errors import ConfigError, Unavailable, UpstreamError
 from tests.contracts.http_peers import open_peer, reply
 
 Key = ec.EllipticCurvePrivateKey
@@ -157,7 +157,7 @@ async def test_a_server_of_another_name_is_not_spoken_to(folder: Folder) -> None
 
 
 async def test_a_client_without_a_certificate_is_turned_away_where_one_is_asked_for(folder: Folder) -> None:
-    with pytest.raises(Unavailable) as caught:
+    with pytest.raises(UpstreamError) as caught:
         await try_call(folder.asking_server, client_ca_cert_path=folder.ca)
     assert caught.value.status == 408
 

@@ -12,7 +12,7 @@ import pytest
 from lockgate.backends import http
 from lockgate.backends.openai import OpenAIClient, open_openai_client
 from lockgate.config.settings import OpenAISettings, Secret
-from lockgate.errors import BrokeOff, BrokeProtocol, Refusal, Rejected, TimedOut, Unavailable, UpstreamError
+from lockgate.errors import BrokeOff, BrokeProtocol, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Generation, Health
 from lockgate.interfaces import Backend, Probe
 from tests.contracts.http_peers import (
@@ -269,26 +269,6 @@ async def test_an_event_that_is_neither_message_nor_error_breaks_the_protocol(da
 
 
 @pytest.mark.parametrize(
-    ("error", "refusal"),
-    [
-        ({"error": "m"}, Refusal(500)),
-        ({"object": "error", "message": "m", "type": "t", "code": -1}, Refusal(500)),
-        ({"error": {"message": "m", "code": "x"}}, Refusal(500)),
-        ({"error": {"message": "m", "type": "rate_limit_error", "code": None}}, Refusal(429, "rate_limit_error")),
-        ({"error": {"message": "m", "code": "context_length_exceeded"}}, Refusal(400, "", "context_length_exceeded")),
-        ({"error": {"message": "m", "type": "NotFoundError", "code": 404}}, Refusal(404, "NotFoundError")),
-        ({"error": {"message": "m", "type": "T", "code": 404}}, Refusal(500)),
-    ],
-)
-async def test_an_error_of_any_form_has_its_words_and_a_type_and_code_that_clients_know(
-    error: dict[str, Any], refusal: Refusal
-) -> None:
-    """D-36, D-41."""
-    texts, failed = await stream_of(stream(event("a") + error_event(error) + event("never")))
-    assert (texts, failed and failed.words, failed and failed.refusal) == (["a"], "m", refusal)
-
-
-@pytest.mark.parametrize(
     ("script", "kind", "status", "words"),
     [
         (reply_json(FLAT), Rejected, 400, "too long"),
@@ -378,7 +358,10 @@ async def test_an_event_without_end_is_bounded() -> None:
     assert "longer than" in error.message
 
 
-async def test_a_stream_that_has_begun_may_pause_longer_than_the_request_timeout() -> None:
+@pytest.mark.parametrize("limits_silence", [False, True])
+async def test_a_stream_that_has_begun_may_pause_as_long_as_the_request_timeout_if_that_counts(
+    limits_silence: bool,
+) -> None:
     is_late = asyncio.Event()
 
     async def script(exchange: Exchange) -> None:
@@ -388,12 +371,19 @@ async def test_a_stream_that_has_begun_may_pause_longer_than_the_request_timeout
         await exchange.chunk(event("b"), DONE)
         await exchange.end()
 
-    async with open_peer(script) as peer, open_openai_client(peer.openai(request_timeout=600)) as client:
+    async with (
+        open_peer(script) as peer,
+        open_openai_client(peer.openai(request_timeout=600), limits_silence=limits_silence) as client,
+    ):
         messages = client.stream(CHAT)
         assert texts_of([await anext(messages)]) == [["a"]]
         waiting = asyncio.ensure_future(anext(messages))
         assert await is_pending(waiting)
         LoopClock().advance()
+        if limits_silence:
+            with pytest.raises(TimedOut):
+                await waiting
+            return
         assert await is_pending(waiting)
         is_late.set()
         assert texts_of([await waiting, *[one async for one in messages]]) == [["b"]]

@@ -18,6 +18,8 @@ RULES = EndpointRules(
     explains_paths=False,
     joins_traces=False,
     names_failures=False,
+    resends=False,
+    limits_silence=False,
     requires_count=True,
     stop_timeout_s=None,
 )
