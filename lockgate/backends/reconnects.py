@@ -2,8 +2,8 @@
 """Sends a request once more, on a new connection, if a reused connection ends before any byte of a response.
 
 Many servers close a connection that was idle, or after each answer without announcing it. A request that is sent at
-that moment is lost before the server reads it. Only connections of a ResendingConnector are watched; on others, and after
-any other failure, nothing is sent again.
+that moment is lost before the server reads it. Only connections of a ResendingConnector are watched; on others, and
+after any other failure, nothing is sent again.
 """
 
 from collections.abc import Iterator

@@ -67,7 +67,9 @@ class ServiceSettings:
     path_prefix: str = option(
         kinds.normalised(kinds.TEXT, lambda text: text.strip("/")), "before every path (HTTP)", ""
     )
-    request_timeout: int = option(kinds.SECONDS, "seconds for a whole answer; a stream must begin in them", 600)
+    request_timeout: int = option(
+        kinds.SECONDS, "seconds for a whole answer; a stream must begin, and a model go on, in them", 600
+    )
     tls: TlsSettings | None = option(
         Section(TlsSettings, shared="<tls>", can_be_named=True), "name of an entry of `tls`, or such an entry", None
     )
