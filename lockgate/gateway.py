@@ -211,7 +211,9 @@ class _Opener:
         from lockgate.backends.openai import open_openai_client
 
         rules = self.rules
-        client = open_openai_client(chosen, resends=rules.resends, limits_silence=rules.limits_silence)
+        client = open_openai_client(
+            chosen, resends=rules.resends, limits_silence=rules.limits_silence, skips_events=rules.skips_events
+        )
         backend: Backend | None = await self._call("openai", client, "openai.service")
         return backend
 

@@ -33,7 +33,7 @@ from lockgate.backends.refusals import read_refusal
 from lockgate.backends.replies import refuse_many
 from lockgate.config.settings import OpenAISettings
 from lockgate.errors import BrokeProtocol, UpstreamError
-from lockgate.gate.sse import SseParser, encode_event
+from lockgate.gate.sse import SseParser, encode_event, is_aside
 from lockgate.gate.values import Generation, Health
 from lockgate.interfaces import Headers
 from lockgate.telemetry import note_generation, note_stream_ended, note_usage
@@ -96,6 +96,7 @@ class CompletionClient(ABC):
     """
 
     needs_end = False
+    skips_events = True  # that are no part of the answer; else they are failures
 
     def __init__(self, http: HttpCaller) -> None:
         self._http = http
@@ -126,7 +127,7 @@ class CompletionClient(ABC):
         try:
             if response.status != 200 or response.content_type.endswith(("/json", "+json")):
                 raise await self._read_refusal(response, outgoing)
-            reader = reader_type(outgoing.failure)
+            reader = reader_type(outgoing.failure, skips_events=self.skips_events)
             has_end = not self.needs_end
             while packet := await self._http.read_packet(response, outgoing):
                 messages = reader.feed(packet)
@@ -169,8 +170,9 @@ class CompletionClient(ABC):
 class OpenAIClient(CompletionClient):
     """Calls a generation server of the settings."""
 
-    def __init__(self, http: HttpService, health: HttpService) -> None:
+    def __init__(self, http: HttpService, health: HttpService, *, skips_events: bool = True) -> None:
         super().__init__(http)
+        self.skips_events = skips_events
         self._service = http
         self._health = health
         self._tokenize_url = http.url("/tokenize")
@@ -254,9 +256,10 @@ class OpenAIChat(CompletionClient):
 class ChunkReader:
     """Returns the messages in the bytes of an event stream; `failure` is an error after them, `usage` the latest."""
 
-    __slots__ = ("_failure_prefix", "_parser", "failure", "has_events", "is_done", "usage")
+    __slots__ = ("_failure_prefix", "_parser", "_skips_events", "failure", "has_events", "is_done", "usage")
 
-    def __init__(self, failure_prefix: str) -> None:
+    def __init__(self, failure_prefix: str, *, skips_events: bool = True) -> None:
+        self._skips_events = skips_events
         self._parser = SseParser(NAME)
         self._failure_prefix = failure_prefix
         self.has_events = False
@@ -274,12 +277,14 @@ class ChunkReader:
             return messages
         if events:
             self.has_events = True
-        for data, _ in events:
+        for data, event in events:
             if data == DONE:
                 self.is_done = True
                 break
             message = self._read(data)
             if message is None:
+                if self._skips_events and is_aside(data, event) and not read_refusal(data)[0]:
+                    continue
                 self.failure = _judge(data, f"{self._failure_prefix}an event is neither a message nor an error")
                 break
             messages.append(message)
@@ -308,7 +313,7 @@ class EventReader(ChunkReader):
 
 @asynccontextmanager
 async def open_openai_client(
-    settings: OpenAISettings, *, resends: bool = True, limits_silence: bool = True
+    settings: OpenAISettings, *, resends: bool = True, limits_silence: bool = True, skips_events: bool = True
 ) -> AsyncIterator[OpenAIClient]:
     """Opens the client of an OpenAI-compatible server.
 
@@ -317,7 +322,7 @@ async def open_openai_client(
     service, silence_s = settings.service, float(settings.service.request_timeout) if limits_silence else None
     opening = open_with_health(service, settings.health_service, NAME, NAME, resends=resends, silence_s=silence_s)
     async with opening as (http, health):
-        yield OpenAIClient(http, health)
+        yield OpenAIClient(http, health, skips_events=skips_events)
 
 
 def _has_finish(message: dict[str, Any]) -> bool:

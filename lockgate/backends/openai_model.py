@@ -19,7 +19,7 @@ from lockgate.backends.http_model import DONE, AnswerReader, HttpModel, ModelAns
 from lockgate.backends.openai import NAME, OpenAIChat, find_error
 from lockgate.backends.replies import MAX_DETAIL_CHARS, MAX_VALUES, read_detail
 from lockgate.config.agent_settings import OpenAIModelSettings
-from lockgate.gate.sse import SseEvent
+from lockgate.gate.sse import SseEvent, is_aside
 from lockgate.gate.values import Health, Message
 from lockgate.interfaces import Headers
 
@@ -65,7 +65,9 @@ class _CompletionReader(AnswerReader):
             return
         message = _read_completion(event.data)
         if message is None:
-            self.failure = _find_message(event.data)
+            words = _find_message(event.data)
+            if words or not is_aside(event.data, event.event):
+                self.failure = words
             return
         if message.usage:
             self.usage = count_usage(message.usage) or self.usage

@@ -28,6 +28,7 @@ class EndpointRules:
     resends: bool = True  # a request that is lost with an idle connection of a service is sent once more
     limits_silence: bool = True  # the time limit of a model's answer counts for each pause of a stream
     requires_count: bool = False  # a blocked prompt whose tokens cannot be counted is an error
+    skips_events: bool = True  # skips events of a model's stream that are no part of its answer, such as pings
     stop_timeout_s: float | None = 30.0  # how long open requests may take after a stop signal; None: no limit
 
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from lockgate.errors import BrokeProtocol
 
 _ANY_LINE_END = re.compile(r"\r\n|\r|\n")
+_OWN_TYPES = ("", "message", "error")
+_PING = re.compile(r'\s*(?:ping|\{\s*"type"\s*:\s*"(?:ping|heartbeat|keep-?alive)"[^{}]*\})?\s*')
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -18,6 +20,11 @@ class SseEvent(NamedTuple):
 
     data: str
     event: str = ""
+
+
+def is_aside(data: str, event: str) -> bool:
+    """Returns whether an event without a message or error can be skipped: its type is unknown, or it is a ping."""
+    return event not in _OWN_TYPES or _PING.fullmatch(data) is not None
 
 
 class SseParser:

@@ -21,5 +21,6 @@ RULES = EndpointRules(
     resends=False,
     limits_silence=False,
     requires_count=True,
+    skips_events=False,
     stop_timeout_s=None,
 )
