@@ -128,6 +128,11 @@ IN_CONTEXT = [
     ("password-assignment", "la contraseña: {} no la compartas", "Verano" + "#2024"),
     ("password-assignment", '{{"pwd": "{}"}}', "x9$kQ" + "1zz"),
     ("token-assignment", "api_key: {}", noise(32)),
+    ("token-assignment", 'request.Header.Set("X-Api-Key", "{}")', noise(32)),
+    ("token-assignment", "const paymentsApiKey = '{}'", noise(32)),
+    ("token-assignment", '"webhookSecret": "{}"', noise(32)),
+    ("token-assignment", "client.setAccessToken('{}')", noise(40)),
+    ("authorization-header", 'headers.put("Authorization", "Bearer {}")', noise(44)),
     ("token-assignment", 'client_secret = "{}"', noise(40)),
     ("token-assignment", "export MY_SERVICE_TOKEN={}", noise(24)),
 ]
@@ -225,6 +230,11 @@ NEGATIVE = [
     "a pattern of 512 letters: sgp_abc, sqp_1, EAAB, api_org_x",
     "123456789012345|header|other column of a table",
     "sonar.login=admin",
+    '"nextPageToken": "CAoQAA7pageTokenValue12"',
+    'settings.get("api_key", "environment")',
+    'parser.add("secret", "the-name-of-a-secret")',
+    "getToken('verification')",
+    "tertiarySecretaryName = 'abc123def456ghi789'",
     "def connect(user, passwd=None):",
     "commit 3f786850e387550fdab836ed7e6dc881de23001b of sonar",
 ]
