@@ -165,10 +165,16 @@ class Answering:
             return ChosenDetectors()
         return await prepare(requested.values(), partial(choose, self.gateway.guards, requested, rules, headers))
 
-    def count_tokens(self, backend: Backend, generation: Generation, text: str) -> Callable[[], Awaitable[int]]:
-        """Counts the tokens of a blocked prompt; 0 if the model cannot, unless the rules require a count."""
-        count = partial(backend.tokenize, generation.model, text, generation.headers)
-        return count if self._endpoint_rules.requires_count else partial(_try_to_count, count)
+    async def count_tokens(self, backend: Backend, generation: Generation, text: str) -> int:
+        """The tokens of a blocked prompt; 0 if the model cannot count them, unless the rules require a count."""
+        try:
+            return await backend.tokenize(generation.model, text, generation.headers)
+        except UpstreamError as error:
+            if self._endpoint_rules.requires_count:
+                raise
+            reason = f"{name_causes(error)}; the tokens of the prompt are not counted"
+            log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=MODEL, reason=reason)
+            return 0
 
     def lanes(
         self,
@@ -255,15 +261,6 @@ def ask_model(
             yield Prepared(read_whole(backend, sent, writer.to_frames))
 
     return prepare
-
-
-async def _try_to_count(count: Callable[[], Awaitable[int]]) -> int:
-    try:
-        return await count()
-    except UpstreamError as error:
-        reason = f"{name_causes(error)}; the tokens of the prompt are not counted"
-        log_event(LogEvent.UPSTREAM_FAILED, logging.WARNING, part=MODEL, reason=reason)
-        return 0
 
 
 def _apply(released: Released) -> tuple[Release, Verdict | None]:

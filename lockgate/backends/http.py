@@ -22,7 +22,7 @@ from yarl import URL
 
 from lockgate._version import __version__
 from lockgate.backends.connections import NEVER_PASSED, blaming, set_up_client
-from lockgate.backends.reconnects import ResendingConnector, forget_connection, new_connection, was_lost_unread
+from lockgate.backends.reconnects import REUSED, ResendingConnector, new_connection, was_lost_unread
 from lockgate.config.settings import ServiceSettings, TlsSettings
 from lockgate.errors import BrokeOff, BrokeProtocol, Refusal, Rejected, TimedOut, Unavailable, UpstreamError
 from lockgate.gate.values import Health
@@ -191,7 +191,7 @@ class HttpCaller:
             headers = headers.copy()
             headers.update(trace)
         post = partial(self._pooled.post, outgoing.url, headers=headers, allow_redirects=False)
-        forget_connection()
+        REUSED.set(None)
         try:
             response = await post(data=_Body(outgoing.body))
         except aiohttp.ClientConnectionError as error:

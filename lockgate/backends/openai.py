@@ -239,7 +239,8 @@ class OpenAIChat(CompletionClient):
     def stream(self, request: Generation) -> AsyncGenerator[list[dict[str, Any]], None]:
         """Yields the messages unchanged. The last one has the usage, for the metrics."""
         options = {**(request.body.get("stream_options") or {}), "include_usage": True}
-        return super().stream(request._replace(model=self._model, body={**request.body, "stream_options": options}))
+        request = request._replace(model=self._model, body={**request.body, "stream_options": options})
+        return self._read_stream(request, ChunkReader)
 
     async def tokenize(self, model: str, text: str, headers: Headers) -> int:
         """Returns 0: not every server counts tokens."""

@@ -17,17 +17,9 @@ from aiohttp.client_proto import ResponseHandler
 
 
 class WatchedConnection(ResponseHandler):
-    """A connection that knows how many requests it had, and whether a response to the last one has begun."""
+    """A connection that knows whether a byte of a response has come since it was taken from the pool."""
 
-    requests = 0
     has_response = False
-
-    def set_response_params(self, **params: Any) -> None:
-        """A request begins."""
-        self.requests += 1
-        self.has_response = False
-        _last_used.set(self)
-        super().set_response_params(**params)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a response came."""
@@ -35,31 +27,31 @@ class WatchedConnection(ResponseHandler):
         super().data_received(data)
 
 
+REUSED: ContextVar[WatchedConnection | None] = ContextVar("lockgate_reused_connection", default=None)
+_needs_new: ContextVar[bool] = ContextVar("lockgate_needs_new_connection", default=False)
+
+
 class ResendingConnector(aiohttp.TCPConnector):
-    """A connection pool of watched connections."""
+    """A connection pool of watched connections; sets REUSED to one that is used again."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._factory = cast("partial[ResponseHandler]", partial(WatchedConnection, loop=self._loop))
 
     async def _get(self, key: Any, traces: Any) -> Any:
-        return None if _needs_new.get() else await super()._get(key, traces)
-
-
-_last_used: ContextVar[WatchedConnection | None] = ContextVar("lockgate_connection", default=None)
-_needs_new: ContextVar[bool] = ContextVar("lockgate_needs_new_connection", default=False)
-
-
-def forget_connection() -> None:
-    """A request is about to be sent; call it before, so that `was_lost_unread` sees only its connection."""
-    _last_used.set(None)
+        reused = None if _needs_new.get() else await super()._get(key, traces)
+        if reused is not None:
+            connection = cast("WatchedConnection", reused.protocol)
+            connection.has_response = False
+            REUSED.set(connection)
+        return reused
 
 
 def was_lost_unread(error: Exception) -> bool:
-    """Whether this task's last request failed on a reused connection that ended before any byte of a response."""
-    used = _last_used.get()
+    """Whether a request failed because REUSED ended before any byte of a response."""
+    used = REUSED.get()
     is_lost = isinstance(error, aiohttp.ClientConnectionError) and not isinstance(error, TimeoutError)
-    return is_lost and used is not None and used.requests > 1 and not used.has_response
+    return is_lost and used is not None and not used.has_response
 
 
 @contextmanager

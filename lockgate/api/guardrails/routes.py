@@ -218,7 +218,7 @@ class GenerationRoutes:
             ask_model(backend, generation, writer, with_prompt),
             partial(answering.lanes, is_stream=writer.is_stream, strategy=strategy, feeds_empty=True),
             answering.gateway.sentences,
-            count_tokens=answering.count_tokens(backend, generation, wanted.text),
+            count_tokens=partial(answering.count_tokens, backend, generation, wanted.text),
         )
         await answering.answer(exchange, request, writer)
 

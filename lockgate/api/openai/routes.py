@@ -235,7 +235,7 @@ class OpenAIRoutes:
             ask_model(backend, generation, writer, partial(_with_prompt, request, generation)),
             lanes,
             self._answering.gateway.sentences,
-            count_tokens=self._answering.count_tokens(backend, generation, request.text),
+            count_tokens=partial(self._answering.count_tokens, backend, generation, request.text),
         )
 
     def _build_writer(self, dialect: Dialect, request: CompletionRequest, policy: Policy) -> WholeAnswer | EventWriter:
