@@ -162,6 +162,7 @@ class PolicyResolver:
             name=policy.name,
             is_shadow=policy.is_shadow,
             is_speculative=policy.is_speculative,
+            masks_sources=policy.masks_sources,
             grounding_holds=settings.grounding == "hold",
             max_open=settings.detector_concurrent_requests,
             max_cuts=settings.chunker_concurrent_requests,

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from lockgate.gate.receipts import ALGORITHM, FrameChain, Receipt, RequestPart
+from lockgate.gate.receipts import ALGORITHM, FrameChain, Receipt
 
 VERSION: Final = 1
 METADATA_KEY: Final = "lockgate-receipt"  # in gRPC metadata
@@ -28,18 +28,19 @@ _TOP_KEYS = frozenset({"message", *[key for key, _ in _TOP]})
 
 
 class ReceiptReleased(msgspec.Struct):
-    """Released characters, by part."""
+    """Released characters, by part; `sources` are the documents that the answer shows."""
 
     prompt: int
     documents: int
     answer: int
+    sources: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReceiptDetector(msgspec.Struct):
     """What one detector read: characters by part. `failed`: it failed, and text went on without its check."""
 
     detector_id: str
-    read: dict[Literal["prompt", "documents", "answer"], int]
+    read: dict[Literal["prompt", "documents", "answer", "sources"], int]
     chunks: int
     findings: int
     time_ms: float
@@ -59,6 +60,7 @@ class ReceiptBody(msgspec.Struct):
     """What each detector read, whether all released text was read, the outcome, and the digest.
 
     `unread` counts, by field, values that went on unread; `dropped` those that were left out of the answer.
+    `prompt_sent_to` has the paths of the sources and of the model that got the prompt.
     """
 
     version: int
@@ -72,6 +74,7 @@ class ReceiptBody(msgspec.Struct):
     digest: ReceiptDigest
     unread: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
     dropped: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_sent_to: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 
 def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str
         "outcome": receipt.outcome.name.lower(),
         "covered": receipt.is_covered,
         "lanes": list(receipt.lanes),
-        "released": {part.value: receipt.released[part] for part in RequestPart},
+        "released": {part.value: count for part, count in receipt.released.items()},
         "detectors": [
             {
                 "detector_id": one.detector_id,
@@ -102,6 +105,8 @@ def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str
     for name, counts in (("unread", receipt.unread), ("dropped", receipt.dropped)):
         if counts:
             body[name] = dict(counts)
+    if receipt.prompt_sent_to is not None:
+        body["prompt_sent_to"] = list(receipt.prompt_sent_to)
     return body
 
 

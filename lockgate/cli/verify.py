@@ -311,11 +311,13 @@ def _describe(receipt: "ReceiptBody") -> list[str]:
     """The receipt as lines of text."""
     is_shadow = receipt.mode == "shadow"
     released = receipt.released
+    shown = f", sources {released.sources}" if isinstance(released.sources, int) else ""
+    counts = f"prompt {released.prompt}, documents {released.documents}, answer {released.answer}{shown} characters"
     facts = [
         ("policy", in_one_line(receipt.policy) if receipt.policy else "none"),
         ("mode", f"{receipt.mode}: findings changed nothing" if is_shadow else receipt.mode),
         ("outcome", f"{receipt.outcome}, if it had been enforced" if is_shadow else receipt.outcome),
-        ("released", f"prompt {released.prompt}, documents {released.documents}, answer {released.answer} characters"),
+        ("released", counts),
         ("covered", "yes" if receipt.covered else "NO"),
         *[(name, _count_fields(counts)) for name, counts in _list_counts(receipt)],
         ("digest", f"{count_of(receipt.digest.frames, 'frame')}, {in_one_line(receipt.digest.value[:_DIGEST_CHARS])}"),

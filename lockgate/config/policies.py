@@ -66,6 +66,7 @@ class PolicySettings:
     mask_with: MaskWith = MaskWith.BLOCK
     lanes: tuple[str, ...] = PolicyKeys().lanes
     is_speculative: bool = False
+    masks_sources: bool = True
 
     def measures(self, section: str) -> Measures:
         """Return what happens to text with findings in a section; actions of documents become those of texts."""
@@ -106,6 +107,7 @@ class PolicySettings:
             "fallback": self.fallback,
             _ON_FAILURE: _FAILURE_WORDS[self.passes_failures],
             "speculative": self.is_speculative,
+            "sources": "mask" if self.masks_sources else "clear",
         }
 
     def _as_section(self, section: str) -> dict[str, Any]:
@@ -190,6 +192,7 @@ def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -
         mask_with=MaskWith(keys.mask_with),
         lanes=tuple(lane for lane in LANES if lane in keys.lanes),
         is_speculative=keys.speculative,
+        masks_sources=keys.sources == "mask",
     )
     _check_output(draft, policy, detectors)
     _add_warnings(draft, policy)
@@ -329,6 +332,9 @@ def _add_warnings(draft: Draft, policy: PolicySettings) -> None:
         draft.warn(f"{path}.lanes is empty: no detector reads the model's answer")
     if policy.is_speculative and not policy.input:
         draft.warn(f"{path}.speculative has no effect: the policy has no detectors of `input`")
+    if not policy.masks_sources:
+        lack = "has no effect: the policy has no detectors of `output`"
+        draft.warn(f"{path}.sources {'is clear: documents leave in `sources` unread' if policy.output else lack}")
     masking = [name for name in policy.input if policy.measures("input").of(name) in REPLACING]
     if policy.is_speculative and masking and not policy.is_shadow:
         reason = f"`{masking[0]}` masks the input, and the model must not see it unmasked"

@@ -46,3 +46,8 @@ class PolicyKeys:
     speculative: bool = option(
         kinds.BOOLEAN, "the model starts while detectors read `input`; nothing leaves before they end", False
     )
+    sources: str = option(
+        kinds.choice("mask", "clear"),
+        "what detectors of `output` find in the `sources` of an answer is masked, or not looked for",
+        "mask",
+    )

@@ -31,6 +31,7 @@ class RequestPart(StrEnum):
     PROMPT = "prompt"
     DOCUMENTS = "documents"
     ANSWER = "answer"
+    SOURCES = "sources"  # the documents that an answer shows
 
 
 class Outcome(IntEnum):
@@ -112,9 +113,10 @@ class Receipt:
         self.lanes = tuple(lanes)  # the lanes of an answer that detectors read
         self.outcome = Outcome.RELEASED
         self.chain = FrameChain()
-        self.released = dict.fromkeys(RequestPart, 0)
+        self.released = dict.fromkeys((RequestPart.PROMPT, RequestPart.DOCUMENTS, RequestPart.ANSWER), 0)
         self.unread: dict[str, int] = {}  # by field: texts that went on and that no detector could read
         self.dropped: dict[str, int] = {}  # by field: values of an answer that were left out
+        self.prompt_sent_to: list[str] | None = None  # sources and model that got it; None: not recorded
         self._figures: dict[str, _DetectorFigures] = {}
         self._solid = dict.fromkeys(RequestPart, 0)
 
@@ -159,7 +161,7 @@ class Receipt:
 
     def note_released(self, part: RequestPart, text: str) -> None:
         """Counts text sent on to a source, the model or the client."""
-        self.released[part] += len(text)
+        self.released[part] = self.released.get(part, 0) + len(text)
         self._solid[part] += _count_solid(text)
 
     def reset_released(self, part: RequestPart) -> None:

@@ -162,6 +162,7 @@ class Policy:
     name: str = ""
     is_shadow: bool = False
     is_speculative: bool = False
+    masks_sources: bool = True  # detectors of the answer read the documents that it shows
     grounding_holds: bool = True
     max_open: int = 5
     max_cuts: int = 5

@@ -39,6 +39,7 @@ from lockgate.rag.sources import (
     MAX_LOGGED_CHARS,
     Bounds,
     DocumentReader,
+    InspectedDocument,
     NamedSource,
     Retrieval,
     Status,
@@ -104,6 +105,8 @@ class AnswerResult:
     found_in_answer: list[Detection] = field(default_factory=list)
     grounding: Sequence[str] = ()  # the detectors that compared the answer with its documents
     citations: list[Citation] = field(default_factory=list)
+    shown: Sequence[Retrieval] | None = None  # with the documents as the answer shows them; None: as they are
+    inspected_sources: Sequence[InspectedDocument] = ()  # of these documents, those in which something was found
     receipt: Receipt = field(default_factory=Receipt)
     failed_detectors: Mapping[str, bool] = field(default_factory=dict)  # as in Meter
     pseudonyms: Mapping[str, str] = field(default_factory=dict)  # what made-up names stand for
@@ -178,10 +181,12 @@ class _AnswerRun:
         self._send = send
         self._meter = meter = question.guarding.open_meter()
         outcome.receipt = meter.receipt
+        meter.receipt.prompt_sent_to = []
         outcome.failed_detectors = meter.failed_detectors
         outcome.pseudonyms = meter.names.values
         self._finds_citations = question.finds_citations or question.guarding.is_on
         self._scanner: CitationScanner | None = None
+        self._reader: DocumentReader | None = None
         self._has_text = False
         self._retrieved: dict[int, Retrieval] = {}
         self._finished: asyncio.Queue[Retrieval] = asyncio.Queue()
@@ -190,9 +195,10 @@ class _AnswerRun:
         return int((self._clock() - since) * 1000)
 
     async def run(self) -> None:
-        question = self._question
+        question, outcome = self._question, self.outcome
         await self._send(RetrievalStarted(len(question.sources)))
         await asyncio.sleep(0)  # other new requests send their first step before this one continues
+        may_block = self._policy.for_input.changes_text([one.guard.id for one in self._policy.input])
         request = GuardedRequest(
             self._policy,
             self._meter,
@@ -200,21 +206,24 @@ class _AnswerRun:
             self._prepare,
             question.plan,
             question.chunking,
-            Lookahead.PREPARE if question.sources else Lookahead.NOTHING,
+            Lookahead.PREPARE if question.sources and not may_block else Lookahead.NOTHING,
             is_over=lambda: self.outcome.is_answer_blocked,
             watch=None if question.trace is None else question.trace.watch,
         )
         async with open_guarded(request) as events:
             async for event in events:
                 await self._handle_event(event)
-        self._collect()
-        if self.outcome.is_prompt_blocked:
-            return
+            self._collect()
+            if outcome.is_prompt_blocked:
+                outcome.shown = ()
+                return
+            if self._reader is not None:
+                self.outcome.shown, self.outcome.inspected_sources = await self._reader.read_shown(outcome.retrievals)
         if self._scanner is not None:
-            self.outcome.citations += self._scanner.finish()
+            outcome.citations += self._scanner.finish()
         if not self._has_text:  # an empty answer sends one token too
             await self._send(Token("", 0, 0))
-        self.outcome.generation_ms = self.elapsed_ms(self._generation_started_at)
+        outcome.generation_ms = self.elapsed_ms(self._generation_started_at)
 
     async def _handle_event(self, event: Any) -> None:
         outcome = self.outcome
@@ -238,6 +247,8 @@ class _AnswerRun:
                 await self._send(Token(self._policy.fallback, 0, 0))
         elif isinstance(event, ModelStarted):
             self._generation_started_at = self._clock()
+            if outcome.receipt.prompt_sent_to is not None:
+                outcome.receipt.prompt_sent_to.append(self._question.model_path)
             await self._send(GenerationStarted())
             log_event(LogEvent.CHAT_GENERATION_STARTED, documents_count=len(outcome.documents))
         else:
@@ -250,7 +261,7 @@ class _AnswerRun:
         question, outcome = self._question, self.outcome
         started_at = self._clock()
         log_event(LogEvent.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
-        reader = DocumentReader(self._policy, self._meter, question.bounds)
+        reader = self._reader = DocumentReader(self._policy, self._meter, question.bounds)
         async with run_group() as group:
             until = min(started_at + question.limits.retrieval_s, self.deadline)
             for place, source in enumerate(question.sources):

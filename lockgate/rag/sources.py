@@ -15,14 +15,14 @@ from typing import NamedTuple
 from lockgate.errors import TimedOut, UpstreamError
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.values import Detection, Document
-from lockgate.gate.verdicts import Verdict, judge_whole, mask_part
+from lockgate.gate.verdicts import Action, Verdict, judge_whole, mask_part
 from lockgate.guard.error_words import read_words
 from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import to_check_failed
-from lockgate.guard.stream import detect_contents
+from lockgate.guard.stream import Slice, detect_slices
 from lockgate.index.fusion import Query, fuse
 from lockgate.index.hits import SIMILARITY, FoundDocuments
-from lockgate.interfaces import DataSource, HybridSource
+from lockgate.interfaces import DataSource, HybridSource, SourceReading
 from lockgate.task_groups import run_together
 from lockgate.telemetry import LogEvent, describe_exception, limit_calls, log_event, name_causes
 
@@ -97,6 +97,13 @@ class Retrieval(NamedTuple):
     cut: int = 0
 
 
+class ShownDocuments(NamedTuple):
+    """The retrievals with the documents that an answer shows, and those documents in which something was found."""
+
+    retrievals: Sequence[Retrieval]
+    inspected: Sequence[InspectedDocument] = ()
+
+
 Search = Callable[[], Awaitable[Sequence[Document]]]
 
 
@@ -107,6 +114,7 @@ class DocumentReader:
         self._policy = policy
         self._meter = meter
         self._guards = meter.watch(policy.documents, RequestPart.DOCUMENTS)
+        self._measures, self._part = policy.for_documents, RequestPart.DOCUMENTS
         self._permits = asyncio.Semaphore(policy.max_open)  # for the documents of all sources
         longest = min(bounds.document, policy.max_chars) if self._guards else bounds.document
         self._bounds = bounds._replace(document=longest)
@@ -116,6 +124,8 @@ class DocumentReader:
 
     async def ask(self, path: str, search: Search, limit: int, until: float) -> Retrieval:
         """Runs a search until that time of the loop's clock; returns at most `limit` documents that may be used."""
+        if (sent_to := self._meter.receipt.prompt_sent_to) is not None:
+            sent_to.append(path)
         retrieval = await _query(path, search, limit, until, self._policy)
         room = most = min(self._bounds.source, self._remaining)
         kept: list[Document] = []
@@ -133,6 +143,28 @@ class DocumentReader:
         left_out = retrieval.left_out + len(retrieval.documents) - len(kept)
         retrieval = retrieval._replace(documents=tuple(kept), retrieved=len(kept), left_out=left_out, cut=cut)
         return await self._inspect(retrieval) if self._guards and kept else retrieval
+
+    async def read_shown(self, retrievals: Sequence[Retrieval]) -> ShownDocuments:
+        """Returns the retrievals as the answer shows them: what detectors of the answer find there is masked.
+
+        Detectors that compare an answer with its sources do not read the sources.
+        """
+        policy, receipt = self._policy, self._meter.receipt
+        readers = [one for one in policy.output if not isinstance(one.reading, SourceReading)]
+        shown = [document for one in retrievals for document in one.documents]
+        if not (readers and shown and (policy.name or policy.hides)):
+            return ShownDocuments(retrievals)
+        if not policy.masks_sources:
+            receipt.note_unread(RequestPart.SOURCES.value, len(shown))
+            return ShownDocuments(retrievals)
+        for document in shown:
+            receipt.note_released(RequestPart.SOURCES, _read_text(document))
+        soft = {name: min(action, Action.MASK) for name, action in policy.for_output.actions.items()}
+        self._measures = policy.for_output._replace(action=min(policy.for_output.action, Action.MASK), actions=soft)
+        self._part = RequestPart.SOURCES
+        self._guards = self._meter.watch(readers, self._part)
+        inspected = [await self._inspect(one) for one in retrievals]
+        return ShownDocuments(inspected, [found for one in inspected for found in one.inspected])
 
     def note_used(self, documents: Iterable[Document]) -> None:
         """Records that these documents go to the model."""
@@ -160,17 +192,19 @@ class DocumentReader:
         """Reads title and text, as both reach the model; returns the document masked, or None if it is dropped."""
         whole = _read_text(document)
         async with self._permits:
-            found = await detect_contents(whole, self._guards)
+            found = await detect_slices([Slice(0, whole)], self._guards)
+        if self._part is RequestPart.SOURCES:  # made-up names in masked documents are no findings
+            found = [one for one in found if one.text not in self._meter.names.values]
         if not found:
             return document, None
-        meter, measures = self._meter, self._policy.for_documents
-        meter.note_findings(found, measures, RequestPart.DOCUMENTS)
+        meter, measures = self._meter, self._measures
+        meter.note_findings(found, measures, self._part)
         if measures.is_shadow:
             return document, None
         verdict = judge_whole(whole, found, measures, meter.names)
         inspected = _build_inspected(document, found, verdict)
         if verdict.is_blocked:
-            meter.receipt.note_withheld(RequestPart.DOCUMENTS, whole)
+            meter.receipt.note_withheld(self._part, whole)
             return None, inspected
         if not verdict.masks:
             return document, inspected

@@ -245,6 +245,10 @@ def test_a_word_of_its_own_frees_a_detector_that_reports_at_the_end(loader: Load
         ("output: {pii: {on_detector_failure: pass}}, on_detector_failure: pass",
          "policies.p.on_detector_failure is pass: when a detector fails, text leaves unread"),
         ("output: {pii: {}}, lanes: []", "policies.p.lanes is empty: no detector reads the model's answer"),
+        ("output: {pii: {}}, sources: clear",
+         "policies.p.sources is clear: documents leave in `sources` unread"),
+        ("input: {pii: {}}, sources: clear",
+         "policies.p.sources has no effect: the policy has no detectors of `output`"),
         ("output: {pii: {}}, speculative: true",
          "policies.p.speculative has no effect: the policy has no detectors of `input`"),
         ("output: {whole: {on_finding: stop}}",
@@ -305,6 +309,7 @@ EVERY_KEY = """policies:
     fallback: No.
     on_detector_failure: fail
     speculative: true
+    sources: clear
 """
 
 
@@ -339,6 +344,7 @@ def policies(draw: st.DrawFn) -> dict[str, Any]:
         ("lanes", [[], ["content"], ["tool_arguments", "reasoning"]]),
         ("on_detector_failure", ["fail", "pass"]),
         ("speculative", [True, False]),
+        ("sources", ["mask", "clear"]),
     ):
         if draw(st.booleans()):
             policy[key] = draw(st.sampled_from(values))

@@ -9,6 +9,7 @@ import pytest
 
 from lockgate.errors import GenerationFailed, Rejected, RequestTimedOut, Unavailable
 from lockgate.gate.values import Document, Excerpt, Frame, Message
+from lockgate.gate.verdicts import Action, Measures
 from lockgate.guard.policy import Policy
 from lockgate.rag.answer import (
     GenerationStarted,
@@ -182,8 +183,8 @@ async def test_a_detector_that_takes_too_long_ends_the_request() -> None:
 
 async def test_leaving_stops_sources_and_detectors() -> None:
     source, detector = ScriptedDataSource([], delay_s=3600), Gated("x")
-    question = ask(ScriptedModel(["x"]), source, guarding=Policy(input=[guard("g", detector)]))
-    task = asyncio.create_task(run(question))
+    guarding = Policy(input=[guard("g", detector)], for_input=Measures(Action.ANNOTATE))
+    task = asyncio.create_task(run(ask(ScriptedModel(["x"]), source, guarding=guarding)))
     await detector.is_reading.wait()
     await until(lambda: source.questions)
     task.cancel()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Grounded answers that detectors read: what is held, masked, dropped and blocked, and what the receipt says of it."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,10 +11,10 @@ from lockgate.chunkers.machines import open_sentence_chunker
 from lockgate.errors import Unavailable
 from lockgate.gate.prompt import explain_missing_documents
 from lockgate.gate.receipts import RequestPart
-from lockgate.gate.values import Document
+from lockgate.gate.values import Detection, Document, Excerpt
 from lockgate.gate.verdicts import Action, Measures
 from lockgate.guard.policy import Chunking, Policy
-from lockgate.rag.answer import RetrievalEnded, SourceEnded, Step, Token, answer
+from lockgate.rag.answer import AnswerResult, GenerationStarted, RetrievalEnded, SourceEnded, Step, Token, answer
 from lockgate.testing import ScriptedDataSource, ScriptedDetector, ScriptedModel
 from tests.guard.early_parts import Gated, Talker
 from tests.rag.questions import (
@@ -37,23 +39,117 @@ async def test_a_blocked_prompt_ends_the_request_before_the_model_is_asked() -> 
     assert "GenerationStarted" not in names_of(steps)
     assert text_of(steps) == "Withheld."
     assert model.said == 0
-    assert slow.cancelled == 1
+    assert slow.questions == []
     assert len(outcome.retrievals) == len(outcome.ended) == 2
     assert [one.detection for one in outcome.found_in_prompt] == ["Word"]
     assert outcome.documents == []
 
 
-async def test_a_prompt_checked_late_is_awaited_before_the_model_is_asked() -> None:
-    model, slow, steps = ScriptedModel(["x"]), Gated("long"), list[Step]()
+async def test_no_source_sees_a_prompt_before_it_has_been_read_where_it_may_be_blocked() -> None:
+    model, source, slow = ScriptedModel(["x"]), ScriptedDataSource([NOTES]), Gated("long")
+    running = asyncio.create_task(run(ask(model, source, guarding=Policy(input=[guard("w", slow)]))))
+    await slow.is_reading.wait()
+    assert source.questions == []
+    slow.may_read.set()
+    steps, outcome = await running
+    assert names_of(steps) == ["RetrievalStarted", "Token"]
+    assert (source.questions, model.said, outcome.receipt.prompt_sent_to) == ([], 0, [])
+
+
+async def test_sources_are_asked_while_a_prompt_is_read_that_is_only_annotated() -> None:
+    slow, steps = Gated("long"), list[Step]()
 
     async def hear(step: Step) -> None:
         steps.append(step)
         if isinstance(step, RetrievalEnded):
             slow.may_read.set()
 
-    await answer(ask(model, ScriptedDataSource([NOTES]), guarding=Policy(input=[guard("w", slow)])), hear)
-    assert names_of(steps) == ["RetrievalStarted", "SourceEnded", "RetrievalEnded", "Token"]
-    assert model.said == 0
+    guarding = Policy(input=[guard("w", slow)], for_input=Measures(Action.ANNOTATE))
+    outcome = await answer(ask(ScriptedModel(["x"]), ScriptedDataSource([NOTES]), guarding=guarding), hear)
+    assert names_of(steps) == ["RetrievalStarted", "SourceEnded", "RetrievalEnded", "GenerationStarted", "Token"]
+    assert outcome.receipt.prompt_sent_to == ["o/s0", "mo/llm"]
+
+
+SECRET = Document("A secret", "The secret is out.", 0.9)
+
+
+def show(outcome: AnswerResult) -> list[tuple[str, str]]:
+    """Title and text of the documents that an answer shows."""
+    assert outcome.shown is not None
+    return [(one.title, one.text) for retrieval in outcome.shown for one in retrieval.documents]
+
+
+@pytest.mark.parametrize("action", [Action.MASK, Action.STOP, Action.BLOCK])
+async def test_what_detectors_of_the_answer_find_in_shown_documents_is_masked(action: Action) -> None:
+    model = RecordingModel(["Clean."])
+    guarding = Policy(
+        output=[word_guard("w", "secret", 11)], for_output=Measures(action, fallback="Withheld."), name="p"
+    )
+    steps, outcome = await run(ask(model, ScriptedDataSource([SECRET, NOTES]), guarding=guarding))
+    assert text_of(steps) == "Clean."
+    assert "secret" in model.messages[1].text  # the model reads what it is to answer from
+    shown = show(outcome)
+    assert shown == [("A ██████", "The ██████ is out."), (NOTES.title, NOTES.text)]
+    [told] = outcome.inspected_sources
+    assert ([(one.start, one.end, one.text) for one in told.detections], told.is_masked) == ([(4, 10, "██████")], True)
+    receipt = outcome.receipt
+    count = len("A secret\n\nThe secret is out.") + len(f"Kettle\n\n{NOTES.text}")
+    assert receipt.released[RequestPart.SOURCES] == receipt.list_reads()[0].chars[RequestPart.SOURCES] == count
+    assert (receipt.is_covered, receipt.outcome.name) == (True, "MASKED")
+
+
+async def test_what_is_only_annotated_is_shown_and_reported() -> None:
+    guarding = Policy(output=[word_guard("w", "secret")], for_output=Measures(Action.ANNOTATE), name="p")
+    _, outcome = await run(ask(ScriptedModel(["x"]), ScriptedDataSource([SECRET]), guarding=guarding))
+    assert show(outcome) == [(SECRET.title, SECRET.text)]
+    assert [one.text for one in outcome.inspected_sources[0].detections] == ["secret"]
+    assert outcome.receipt.is_covered
+
+
+async def test_shadow_changes_no_shown_document_and_says_what_it_would_have_done() -> None:
+    shadow = Measures(Action.MASK, is_shadow=True)
+    guarding = Policy(output=[word_guard("w", "secret")], for_output=shadow, name="p", is_shadow=True)
+    _, outcome = await run(ask(ScriptedModel(["x"]), ScriptedDataSource([SECRET]), guarding=guarding))
+    assert show(outcome)[0] == (SECRET.title, SECRET.text)
+    assert (outcome.inspected_sources, outcome.receipt.outcome.name) == ([], "MASKED")
+
+
+async def test_clear_sources_are_shown_and_counted_as_not_read() -> None:
+    guarding = Policy(
+        output=[word_guard("w", "secret")], for_output=Measures(Action.MASK), name="p", masks_sources=False
+    )
+    _, outcome = await run(ask(ScriptedModel(["x"]), ScriptedDataSource([SECRET, NOTES]), guarding=guarding))
+    assert show(outcome)[0] == (SECRET.title, SECRET.text)
+    assert (outcome.receipt.unread, outcome.receipt.is_covered) == ({"sources": 2}, False)
+
+
+async def test_a_detector_that_fails_for_a_shown_document_fails_the_request() -> None:
+    class Moody(ScriptedDetector):
+        async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
+            if any("secret" in one.text for one in excerpts):
+                raise Unavailable("w", "gone")
+            return await super().read(excerpts)
+
+    guarding = Policy(output=[guard("w", Moody())], for_output=Measures(Action.MASK))
+    with pytest.raises(Unavailable):
+        await run(ask(ScriptedModel(["x"]), ScriptedDataSource([SECRET]), guarding=guarding))
+
+
+async def test_a_prompt_that_is_blocked_late_shows_no_document() -> None:
+    slow = Gated("long")
+    guarding = Policy(input=[guard("w", slow)], output=[word_guard("w", "zzz")], is_speculative=True, name="p")
+    question = ask(ScriptedModel(["x"]), ScriptedDataSource([SECRET]), guarding=guarding)
+    steps: list[Step] = []
+
+    async def hear(step: Step) -> None:
+        steps.append(step)
+        if isinstance(step, GenerationStarted):
+            slow.may_read.set()
+
+    outcome = await answer(question, hear)
+    assert outcome.is_prompt_blocked
+    assert outcome.shown == ()
+    assert outcome.receipt.prompt_sent_to == ["o/s0", "mo/llm"]
 
 
 async def test_a_masked_prompt_is_seen_by_nobody_as_it_was() -> None:
@@ -211,6 +307,14 @@ async def test_the_receipt_adds_up() -> None:
     }
     assert outcome.receipt.released == read.chars
     assert read.is_covered
+
+
+async def test_the_receipt_of_a_policy_counts_the_shown_documents_too() -> None:
+    guarding = Policy(output=[word_guard("w", "zzz", 7)], name="p")
+    _, outcome = await run(ask(ScriptedModel(["x"]), ScriptedDataSource([NOTES, NOTES]), guarding=guarding))
+    documents = 2 * len("Kettle\n\n" + NOTES.text)
+    assert outcome.receipt.list_reads()[0].chars == {RequestPart.ANSWER: 1, RequestPart.SOURCES: documents}
+    assert outcome.receipt.released[RequestPart.SOURCES] == documents
 
 
 async def test_the_receipt_counts_what_nobody_was_to_read_too() -> None:

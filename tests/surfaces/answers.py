@@ -162,9 +162,15 @@ Parts = tuple[dict[str, Any] | None, dict[str, int] | None, list[dict[str, Any]]
 
 
 def split_receipt(receipt: Mapping[str, Any] | None) -> Parts:
-    """A receipt in three parts, without what surfaces may differ in: times, digest, lanes, number of chunks."""
+    """A receipt in three parts, without what surfaces may differ in: times, digest, lanes, chunks, documents shown."""
     if receipt is None:
         return None, None, None
     kept = ("detector_id", "read", "findings", "covered", "failed")
     detectors = [{key: one[key] for key in kept if key in one} for one in receipt["detectors"]]
-    return {key: receipt[key] for key in ("mode", "outcome", "covered")}, receipt["released"], detectors
+    detectors = [{**one, "read": _leave_out_shown(one["read"])} for one in detectors]
+    told = {key: receipt[key] for key in ("mode", "outcome", "covered")}
+    return told, _leave_out_shown(receipt["released"]), detectors
+
+
+def _leave_out_shown(counts: Mapping[str, int]) -> dict[str, int]:
+    return {part: count for part, count in counts.items() if part != "sources"}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from tests.surfaces.answers import ASPECTS, Seen
 from tests.surfaces.cells import CELLS, SECRET, UNGROUNDED, Cell
 from tests.surfaces.differences import DIFFERENCES, KNOWN_WRONG, Spot
-from tests.surfaces.expectations import expect
+from tests.surfaces.expectations import expect_on
 from tests.surfaces.gateway import Table
 from tests.surfaces.surfaces import SURFACES, Request
 
@@ -36,7 +36,7 @@ async def ask_cell(table: Table, surface: str, cell: Cell) -> Seen:
 
 def find_differing(surface: str, cell: Cell, seen: Seen) -> Iterator[Differing]:
     """The aspects that differ from the one table of expectations, with or without an entry of the differences."""
-    expected = expect(cell, retrieves=SURFACES[surface].retrieves)
+    expected = expect_on(surface, cell)
     for aspect in ASPECTS:
         right, found = getattr(expected, aspect), getattr(seen, aspect)
         if found != right:
@@ -45,7 +45,7 @@ def find_differing(surface: str, cell: Cell, seen: Seen) -> Iterator[Differing]:
 
 def find_faults(surface: str, cell: Cell, seen: Seen) -> Iterator[str]:
     """What an aspect should be and is not; and entries of the differences that have nothing to say any more."""
-    expected = expect(cell, retrieves=SURFACES[surface].retrieves)
+    expected = expect_on(surface, cell)
     for aspect in ASPECTS:
         spot = Spot(surface, cell, aspect)
         right, found = getattr(expected, aspect), getattr(seen, aspect)
@@ -62,7 +62,7 @@ def find_faults(surface: str, cell: Cell, seen: Seen) -> Iterator[str]:
 
 def find_leaks(surface: str, cell: Cell, seen: Seen) -> Iterator[str]:
     """A finding that left though the table hides it: no entry of the differences excuses that."""
-    expected = expect(cell, retrieves=SURFACES[surface].retrieves)
+    expected = expect_on(surface, cell)
     for secret in (SECRET, UNGROUNDED):
         if secret in str(seen.text) and secret not in str(expected.text):
             yield f"{surface} {cell.policy} {cell.place} releases the finding: {seen.text}"

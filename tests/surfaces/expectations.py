@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is right in each cell: one table for all surfaces. A rule says what becomes of a finding at its place.
 
-`expect` makes of a rule what a client sees. It knows one thing of a surface: whether it answers from documents.
+`expect` makes of a rule what a client sees. It knows two things of a surface: whether it answers from documents, and
+whether its answers show them.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from tests.surfaces.cells import (
     Place,
     Section,
 )
+from tests.surfaces.surfaces import SURFACES
 
 READ, UNREAD, NOT_ASKED = "asked with the finding", "asked", "not asked"
 FAILED = "error 502"  # D-41: a detector that answers with an error has failed, whatever its status
@@ -86,14 +88,26 @@ def find_rule(cell: Cell) -> Rule:
     return ACTIONS[section, SAME.get(cell.policy, cell.policy)]
 
 
-def expect(cell: Cell, *, retrieves: bool) -> Seen:
-    """What a client sees of a cell."""
+def expect_on(surface: str, cell: Cell) -> Seen:
+    """What a client of a surface sees of a cell."""
+    return expect(cell, retrieves=SURFACES[surface].retrieves, shows=surface.startswith("aggregator/"))
+
+
+def expect(cell: Cell, *, retrieves: bool, shows: bool) -> Seen:
+    """What a client sees of a cell. `shows`: the answer has the documents, which detectors of `output` read too."""
     rule = find_rule(cell)
     text = _expect_text(cell, rule)
     ends = [rule.outcome] + [ANSWERED] * (len(cell.scene.choices) - 1)  # D-46: a block ends its own choice
     is_told = cell.policy not in SHADOWS and cell.policy not in FAILURES
     findings = [_expect_finding(cell, is_clear=cell.policy == "annotate")] if is_told else []
-    receipt = (None, None, None) if rule.receipt is None else _expect_receipt(cell, rule, retrieves=retrieves)
+    if shows and _is_shown(cell) and rule.receipt is not None and cell.keys.keys.get("mode") != "shadow":
+        found = _expect_finding(cell, is_clear=cell.policy == "annotate")
+        findings.append(found._replace(where="sources", detector_id=cell.find_detector("output")))
+    receipt: Parts = (None, None, None)
+    if rule.receipt is not None:
+        if shows and _is_shown(cell) and rule.receipt == "released" and cell.policy != "annotate":
+            rule = rule._replace(receipt="masked")
+        receipt = _expect_receipt(cell, rule, retrieves=retrieves, shows=shows)
     return Seen(text, findings, ", ".join(ends), rule.model, *receipt)
 
 
@@ -147,8 +161,15 @@ def _expect_finding(cell: Cell, *, is_clear: bool) -> Finding:
 # The receipt.
 
 
-def _expect_receipt(cell: Cell, rule: Rule, *, retrieves: bool) -> Parts:
+def _is_shown(cell: Cell) -> bool:
+    """Whether detectors of documents let the finding pass into the documents that an answer shows."""
+    return cell.place == "documents" and (cell.policy in ("annotate", *SHADOWS) or cell.policy in FAILURES)
+
+
+def _expect_receipt(cell: Cell, rule: Rule, *, retrieves: bool, shows: bool) -> Parts:
     detectors = [_expect_detector(cell, rule, section) for section in cell.sections]
+    for section, one in zip(cell.sections, detectors, strict=True):
+        one["findings"] += shows and section == "output" and _is_shown(cell)
     released = {
         "prompt": 0 if rule.model == NOT_ASKED else len(cell.scene.question),
         "documents": _count_documents(cell) if retrieves and rule.model != NOT_ASKED else 0,

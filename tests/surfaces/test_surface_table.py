@@ -11,7 +11,7 @@ import pytest_asyncio
 from tests.surfaces.cells import ANSWER, ARGUMENTS, FALLBACK, SAID, SECRET, Cell, Choice, Scene
 from tests.surfaces.comparison import ALLOWED, WRONG, ask_cell, find_faults, list_cells
 from tests.surfaces.differences import DIFFERENCES, KNOWN_WRONG
-from tests.surfaces.expectations import expect
+from tests.surfaces.expectations import expect_on
 from tests.surfaces.gateway import Table, open_table
 from tests.surfaces.surfaces import SURFACES, Request
 
@@ -74,7 +74,7 @@ def test_every_entry_means_a_cell_of_the_table() -> None:
 @pytest.mark.parametrize("surface", SURFACES)
 def test_a_wrong_cell_and_an_entry_without_a_difference_are_both_found(surface: str) -> None:
     for cell in list_cells(surface):
-        right = expect(cell, retrieves=SURFACES[surface].retrieves)
+        right = expect_on(surface, cell)
         told = list(find_faults(surface, cell, right))
         entries = [one for one in {**ALLOWED, **WRONG} if (one.surface, one.cell) == (surface, cell)]
         assert len(told) == len(entries), told

@@ -159,6 +159,7 @@ class AnswerDetections(msgspec.Struct):
 
     input: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
     documents: list[AnswerDocument] | msgspec.UnsetType = msgspec.UNSET
+    sources: list[AnswerDocument] | msgspec.UnsetType = msgspec.UNSET
     output: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
     grounding: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
 
@@ -393,7 +394,7 @@ def _describe_source(one: Retrieval, details: AnswerDetails) -> dict[str, Any]:
 
 def _build_outcome(outcome: AnswerResult, retrievals: Iterable[Retrieval], details: AnswerDetails) -> dict[str, Any]:
     """The fields that whole answers and last events share."""
-    named = name_documents(outcome.retrievals)
+    named = name_documents(outcome.retrievals if outcome.shown is None else outcome.shown)
     body: dict[str, Any] = {
         "sources": {title: {"slug": one.source, "content": one.text} for title, one in named.items()},
         "retrieval_info": [_describe_retrieval(one) for one in retrievals],
@@ -426,6 +427,7 @@ def _build_detections(outcome: AnswerResult) -> dict[str, Any]:
     sections = {
         "input": from_detections(outcome.found_in_prompt),
         "documents": [describe_inspected(one) for one in inspected],
+        "sources": [describe_inspected(one) for one in outcome.inspected_sources],
         "output": from_detections([one for one in found if one.detector_id not in outcome.grounding]),
         "grounding": from_detections([one for one in found if one.detector_id in outcome.grounding]),
     }
@@ -448,6 +450,6 @@ def _build_warnings(outcome: AnswerResult) -> list[dict[str, str]]:
     warnings = [UNSUITABLE_INPUT] if outcome.found_in_prompt else []
     if any(retrieval.inspected for retrieval in outcome.retrievals):
         warnings.append(UNSUITABLE_DOCUMENTS)
-    if outcome.found_in_answer:
+    if outcome.found_in_answer or outcome.inspected_sources:
         warnings.append(UNSUITABLE_OUTPUT)
     return warnings + [warn(*describe_failure(name, ends=ends)) for name, ends in outcome.failed_detectors.items()]
