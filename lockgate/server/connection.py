@@ -12,7 +12,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from lockgate.api.guardrails.format import encode_error
-from lockgate.server.exchange import CONNECTION_EXTENSION, ErrorEncoder
+from lockgate.server.exchange import CONNECTION_EXTENSION, CREDENTIALS, SENT_TWICE, ErrorEncoder
 
 MAX_HEAD_BYTES = 32_768  # of a head, and of the trailers after a body
 MAX_FIELDS = 100
@@ -22,7 +22,6 @@ _MAX_LINGER_BYTES = 1_048_576
 LOOK_EVERY_S = 0.04
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 _FIELD_BYTES = 4  # of a field, besides its name and value
-_ONCE = (b"authorization", b"x-lockgate-key")
 _TOO_LARGE = "request head is too large"
 _UPGRADE = re.compile(rb"(?i)\r\nupgrade:[^\r\n]*")
 MAX_WAITING_BYTES = 65_536
@@ -251,8 +250,8 @@ class Connection(HttpToolsProtocol):
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) > 1 or (version == "1.1" and not hosts) or not all(map(_HOST.fullmatch, hosts)):
             self._stop(400, "one valid `Host` header is required")
-        if any(names.count(name) > 1 for name in _ONCE):
-            self._stop(400, "`Authorization` and `X-Lockgate-Key` may be sent once only")
+        if any(names.count(name) > 1 for name in CREDENTIALS):
+            self._stop(400, SENT_TWICE)
 
     def _measure_fields(self) -> int:
         return sum([len(name) + len(value) + _FIELD_BYTES for name, value in self.headers])

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
+from lockgate.server.app import App
 from tests.server.agent_houses import open_client
 from tests.server.gateways import V1, V1_STREAM
 from tests.server.http_client import Answer, call
@@ -290,6 +291,40 @@ async def test_an_agent_that_the_caller_may_not_name_is_denied_over_grpc(method:
         allowed = await ask_agent(house, method, "o")
     assert (refused.code, refused.details) == (grpc.StatusCode.PERMISSION_DENIED, FORBIDDEN.format("model"))
     assert allowed.code is grpc.StatusCode.OK
+
+
+async def test_an_evaluation_needs_the_agent_too_and_a_key_is_sent_once() -> None:
+    async with open_house(more=CALLERS, **KEYS) as house:
+        for keys, code, details in (
+            (["w"], grpc.StatusCode.PERMISSION_DENIED, FORBIDDEN.format("model")),
+            (["o"], grpc.StatusCode.FAILED_PRECONDITION, "no judge"),
+            (["o", "o"], grpc.StatusCode.INVALID_ARGUMENT, "may be sent once only"),
+        ):
+            async with open_client(house.grpc_port, *[("x-lockgate-key", key) for key in keys]) as client:
+                with pytest.raises(grpc.aio.AioRpcError) as failed:
+                    await client.evaluate()
+            assert failed.value.code() is code
+            assert details in str(failed.value.details())
+
+
+async def test_the_playground_offers_only_what_the_caller_may_name() -> None:
+    async with open_house(more=CALLERS + "server: {playground: true}\n", **KEYS) as house:
+        headers = {"x-lockgate-key": "w", "host": "127.0.0.1"}
+        about = (await call(house.port, "/playground/about", method="GET", headers=headers)).json()
+    assert [one["name"] for one in about["policies"]] == ["labelled", "noted"]
+    assert [one["id"] for one in about["models"]] == ["alone"]
+
+
+def test_a_path_under_a_policy_and_one_with_a_trace_are_the_path_that_a_policy_is_required_on() -> None:
+    app = App({}, max_streams=1, timeout_s=1.0, required={"/v1": "one", "/api/v1/chat": "two"})
+    for path, required in (
+        ("/v1/chat/completions", ("one",)),
+        ("/masked/v1/chat/completions", ("one",)),
+        ("/api/v1/chat/stream", ("two",)),
+        ("/trace/api/v1/chat/stream", ("two",)),
+        ("/api/chat", ()),
+    ):
+        assert app._build_route(path).required == required
 
 
 async def test_the_stricter_action_of_two_policies_counts_and_each_keeps_its_detectors() -> None:

@@ -14,11 +14,11 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import Message
 
 from lockgate.config.settings import LimitSettings
-from lockgate.errors import OverloadedError, RequestTimedOut
+from lockgate.errors import InvalidRequest, OverloadedError, RequestTimedOut
 from lockgate.protos.grpc_health_pb2 import HealthCheckRequest, HealthCheckResponse
 from lockgate.server.callers import Callers, CallerShare, read_bearer
 from lockgate.server.error_replies import reply_to
-from lockgate.server.exchange import KEY_HEADER
+from lockgate.server.exchange import CREDENTIALS, KEY_HEADER, SENT_TWICE
 from lockgate.sessions.turns import ANONYMOUS
 from lockgate.telemetry import answer_started, observe_request, start_request
 
@@ -91,6 +91,9 @@ class Calls:
             await asyncio.wait(tasks, timeout=_CLEAN_UP_S)
 
     def _identify(self, context: Context) -> str:
+        sent = [name for name, _ in context.invocation_metadata() or ()]
+        if any(sent.count(name.decode()) > 1 for name in CREDENTIALS):
+            raise InvalidRequest(SENT_TWICE, status=400)
         key = read_metadata(context, KEY_HEADER.decode()).strip().encode("latin-1", "replace")
         key = key or read_bearer(read_metadata(context, "authorization").encode("latin-1", "replace"))
         names = (context.auth_context() or {}).get("x509_common_name", ())  # of the verified certificate
