@@ -43,6 +43,7 @@ def merge(required: PolicySettings, other: PolicySettings, thresholds: Threshold
         own_failures=_collect(both, PolicySettings.passes, all),
         own_limits=_collect(both, _find_limit, _choose_longest),
         is_shadow=required.is_shadow and other.is_shadow,
+        masks_sources=required.masks_sources or other.masks_sources,
         mask_with=_choose_mask(required, other),
         lanes=tuple([lane for lane in LANES if lane in (*required.lanes, *other.lanes)]),
         is_speculative=all(one.is_speculative for one in both if one.input) and bool(sections["input"]),
