@@ -51,6 +51,7 @@ def policies(draw: st.DrawFn, name: str) -> PolicySettings:
         own_limits=MappingProxyType(draw(limits)),
         own_failures=MappingProxyType(failures) if draw(st.booleans()) else MappingProxyType({}),
         is_shadow=draw(st.booleans()),
+        masks_sources=draw(st.booleans()),
         mask_with=draw(st.sampled_from(MaskWith)),
         lanes=tuple(lane for lane in LANES if draw(st.booleans())),
         is_speculative=draw(st.booleans()),
@@ -92,6 +93,7 @@ def check_law(first: PolicySettings, second: PolicySettings, all_spans: list[tup
                 assert (merged.max_hold_s(section, name) or 99) >= (one.max_hold_s(section, name) or 99)
         assert {*one.lanes} <= {*merged.lanes}
         assert one.is_shadow or not merged.is_shadow
+        assert merged.masks_sources or not one.masks_sources
         assert one.is_speculative or not (merged.is_speculative and one.input)
 
 
@@ -143,6 +145,7 @@ def test_every_part_of_a_policy_has_a_rule() -> None:
         "own_limits",
         "is_shadow",
         "mask_with",
+        "masks_sources",
         "lanes",
         "is_speculative",
         *SECTION_TYPES,
