@@ -76,7 +76,7 @@ def fold_char(char: str) -> str:
     sign = _SIGNS.get(ord(char))
     if sign is not None:
         return sign
-    digit = unicodedata.decimal(char, None)
+    digit = unicodedata.digit(char, None)  # also those in circles
     if digit is not None:
         return str(digit)
     plain = unicodedata.normalize("NFKC", char)

@@ -131,8 +131,9 @@ def test_text_hidden_in_tag_characters_is_read() -> None:
     assert (hit.text, hit.detection) == (hidden, "EmailAddress")
 
 
-def test_digits_of_other_scripts_are_digits() -> None:
-    assert [hit.text for hit in read("pii", "کارت ۴۱۱۱۱۱۱۱۱۱۱۱۱۱۱۱ است")] == ["۴۱۱۱۱۱۱۱۱۱۱۱۱۱۱۱"]
+def test_digits_of_other_scripts_and_forms_are_digits() -> None:
+    for card in ("۴۱۱۱۱۱۱۱۱۱۱۱۱۱۱۱", "④①①①①①①①①①①①①①①①", "❹❶❶❶❶❶❶❶❶❶❶❶❶❶❶❶", "𝟒𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏𝟏", "⁴¹¹¹¹¹¹¹¹¹¹¹¹¹¹¹"):
+        assert [hit.text for hit in read("pii", f"کارت {card} است")] == [card]
 
 
 def test_a_finding_is_reported_once_and_as_long_as_it_is() -> None:
