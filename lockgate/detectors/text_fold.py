@@ -66,7 +66,7 @@ _JOINING = frozenset({*range(0x1161, 0x1200), 0xFF9E, 0xFF9F})
 # The blocks that have marks, digits, or characters that NFKC replaces. Characters beyond U+FFFF are all looked at.
 _BLOCKS = (range(0x80, 0x3400), range(0xA600, 0xAC00), range(0xF900, 0x10000))
 _BEYOND = "\U00010000-\U0010ffff"
-_MARKS_BEYOND = "\U000101fd-\U000102e0\U00010a01-\U00011fff\U00016af0-\U00016fff\U0001bc9d-\U0001e94a"
+_MARK_BLOCKS_BEYOND = (range(0x101FD, 0x11FFF), range(0x16AF0, 0x17000), range(0x1BC9D, 0x1EC00))
 
 
 def fold_char(char: str) -> str:
@@ -102,6 +102,7 @@ def _is_script_mark(code: int) -> bool:
 _I = _write_class(_INVISIBLE)
 _A = _write_class(_ACCENTS | _JOINING)
 _S = _write_class(code for block in _BLOCKS for code in block if _is_script_mark(code))
+_MARKS_BEYOND = _write_class(code for block in _MARK_BLOCKS_BEYOND for code in block if _is_script_mark(code))
 _C = _write_class(code for block in _BLOCKS for code in block if _is_replaced(code))
 
 _ODD = re.compile(f"[{_I}{_A}{_C}{_BEYOND}]+")

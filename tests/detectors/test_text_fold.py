@@ -182,6 +182,21 @@ def _views_of(text: str) -> str:
     return text + "".join(view.text for view in fold("x4" + text + "x4")) + "".join(view.text for view in fold(text))
 
 
+def test_a_character_that_is_no_mark_leaves_its_neighbours_alone() -> None:
+    for code in (*range(0xA0, 0x3400), *range(0xA000, 0xD800), *range(0xF900, 0x20000)):
+        char = chr(code)
+        if (
+            unicodedata.category(char)[0] == "M"
+            or unicodedata.category(unicodedata.normalize("NFKC", char)[0])[0] == "M"
+        ):
+            continue
+        for view in fold(f"a {char} b"):
+            assert view.text.startswith("a ")
+            assert view.text.endswith(" b")
+            assert view.places.locate(0, 2) == (0, 2), hex(code)
+            assert view.places.locate(len(view.text) - 2, len(view.text)) == (3, 5), hex(code)
+
+
 @given(TEXTS, st.integers(0, 40), st.integers(0, 40))
 def test_a_span_of_a_view_covers_all_that_stands_between(text: str, start: int, length: int) -> None:
     for view in fold(text):
