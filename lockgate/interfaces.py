@@ -230,7 +230,8 @@ class Model(Protocol):
         """Yields the answer's frames as they arrive, those that arrive together as a list; closing it stops the model.
 
         `params`: `stream` (without it one frame), `max_tokens`, `temperature`, and those of a TunableModel. A frame's
-        fields may have `usage`, and `is_cut` if the answer was cut short. Errors are UpstreamError.
+        fields may have `usage`, `reasoning` (text of the model's reasoning, in a frame without text), and `is_cut` if
+        the answer was cut short. Errors are UpstreamError.
         """
 
 

@@ -19,6 +19,7 @@ ANSWER_LANE: Final = "answer"
 _TEXT_KEYS = ("reasoning_content", "reasoning", "content", "refusal")
 _CALL_KEYS = (("function", ("name", "arguments")), ("custom", ("name", "input")))
 _TOP = (
+    ("thinking", "thinking"),
     ("generated_text", "generated_text"),
     ("content", ANSWER_LANE),
     ("response", ANSWER_LANE),
@@ -171,6 +172,7 @@ def list_frames(event: Mapping[str, Any]) -> list[tuple[str, str]]:
         _keep(frames, lane, event.get(key))
     message = event.get("message")
     if isinstance(message, dict):
+        _keep(frames, "thinking", message.get("thinking"))
         _keep(frames, ANSWER_LANE, message.get("content"))
     return frames
 

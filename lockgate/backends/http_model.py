@@ -64,6 +64,7 @@ class PieceReader(ABC):
     has_end = False  # the model has marked its answer as complete; more may follow that is no text
     is_cut = False  # the answer reached its limit of tokens
     usage: Usage | None = None
+    thoughts: Sequence[str] = ()  # pieces of the model's reasoning that came before the pieces last returned
 
     @abstractmethod
     def feed(self, packet: bytes) -> list[str]:
@@ -198,6 +199,10 @@ class HttpModel(ABC):
             read = partial(reader.feed, packet) if packet else reader.finish
             # Many bytes without a piece may be one large event: it is read in a thread.
             pieces = await asyncio.to_thread(read) if waiting > CHEAP_BYTES else read()
+            if reader.thoughts:
+                waiting, thought, reader.thoughts = 0, "".join(reader.thoughts), ()
+                yield [Frame(number, "", fields={"reasoning": thought})]
+                number += 1
             if pieces:
                 waiting = 0
                 yield [Frame(at, piece) for at, piece in enumerate(pieces, number)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodes requests to an Ollama server and decodes its replies: chats, streamed chats and embeddings.
 
-The answer is the text of a reply's message, without the model's reasoning.
+The answer is the text of a reply's message. The model's reasoning is kept apart.
 """
 
 import math
@@ -31,6 +31,7 @@ class _OllamaError(msgspec.Struct, gc=False):
 
 class _StreamedMessage(msgspec.Struct, gc=False):
     content: str | None = None
+    thinking: str | None = None
 
 
 class _StreamLine(msgspec.Struct, gc=False):
@@ -139,7 +140,11 @@ class OllamaChatReader(PieceReader):
             self.is_done = self.has_end = True
             self.usage = _count(line)
             self.is_cut = line.done_reason == _CUT
-        return (line.message.content or None) if line.message is not None else None
+        if line.message is None:
+            return None
+        if line.message.thinking:
+            self.thoughts = [*self.thoughts, line.message.thinking]
+        return line.message.content or None
 
 
 def has_model(body: bytes, name: str) -> bool:

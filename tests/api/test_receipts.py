@@ -342,7 +342,7 @@ def test_the_lanes_of_the_page_are_those_of_the_code() -> None:
     call = {"function": {"name": "a", "arguments": "b"}, "custom": {"name": "c", "input": "d"}}
     said = dict.fromkeys(("reasoning_content", "reasoning", "content", "refusal"), "x")
     delta = {**said, "function_call": call["function"], "tool_calls": [call]}
-    event = {"choices": [{"delta": delta, "text": "x"}], "generated_text": "x", "text": "x"}
+    event = {"choices": [{"delta": delta, "text": "x"}], "generated_text": "x", "text": "x", "thinking": "x"}
     named = {lane.replace("tool_calls/0/", "tool_calls/J/") for lane, _ in list_frames(event)}
     assert {lane.replace("0/", "I/", 1) if lane.startswith("0/") else lane for lane in named} == lanes
 

@@ -92,10 +92,11 @@ def test_the_last_line_may_have_text_and_needs_no_line_feed() -> None:
     assert (pieces, reader.has_end, reader.usage) == (["end"], True, USAGE)
 
 
-def test_what_a_model_thinks_is_no_answer() -> None:
+def test_the_reasoning_of_a_model_is_kept_apart_from_its_answer() -> None:
     thought = {"message": {"role": "assistant", "content": "", "thinking": "hm"}, "done": False}
     both = {"message": {"content": "a", "thinking": "hm", "tool_calls": [{}]}, "done": False}
-    assert read(lines(thought, both, LAST))[0] == ["a"]
+    pieces, reader = read(lines(thought, both, LAST))
+    assert (pieces, reader.thoughts) == (["a"], ["hm", "hm"])
     assert read_answer(lines({**LAST, **both, "done": True})) == ModelAnswer("a", USAGE)
 
 

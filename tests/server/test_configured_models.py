@@ -171,7 +171,7 @@ async def test_clients_of_ollama_get_the_same_answer_as_lines(model: str, is_str
         assert lines[-1]["done_reason"] == reason
     last = masked.lines()[-1] if is_stream else masked.json()
     assert (list_results([last], "output"), last["receipt"]["outcome"]) == ([FINDING], "masked")
-    assert last["receipt"]["lanes"] == ["content"]
+    assert last["receipt"]["lanes"] == ["content", "reasoning"]
     last = blocked.lines()[-1] if is_stream else blocked.json()
     assert [one["text"] for one in last["detections"]["input"][0]["results"]] == ["█████"]
     assert refused.status == 400

@@ -102,7 +102,9 @@ def _list_texts(value: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from ((f"{number}{lane}", said) for lane, said in _list_lanes(choice))
     for key in ("generated_text", "content", "response", "text"):
         yield "content", value.get(key) or ""
+    yield "reasoning", value.get("thinking") or ""
     if isinstance(message := value.get("message"), Mapping):
+        yield "reasoning", message.get("thinking") or ""
         yield "content", message.get("content") or ""
 
 

@@ -28,6 +28,7 @@ V2_CHAT, V2_TEXT = "/api/v2/chat/completions-detection", "/api/v2/text/completio
 V1 = "/api/v1/task/classification-with-text-generation"
 V1_STREAM = "/api/v1/task/server-streaming-classification-with-text-generation"
 AGGREGATOR, OLLAMA_CHAT, OLLAMA_TEXT = "/api/v1/chat", "/api/chat", "/api/generate"
+OLLAMA_PLACES: tuple[Place, ...] = (*TEXT_PLACES, "reasoning")
 CHOICE_PLACES: tuple[Place, ...] = (*TEXT_PLACES, "one_of_two_choices")
 TOOL = {"type": "function", "function": {"name": "write", "parameters": {"type": "object"}}}
 # As HTTP would say it. `UNAVAILABLE` is 502 as well as 503 (D-41); no cell of the table has a 503.
@@ -164,8 +165,10 @@ _KINDS: Mapping[str, tuple[Ask, tuple[Place, ...]]] = {
     "v2_text": (_ask_proxied_text(V2_TEXT), CHOICE_PLACES),
     "model_chat": (_ask_chat(OPENAI_MODEL), CHAT_PLACES),
     "model_text": (_ask_text(OPENAI_MODEL), CHOICE_PLACES),
-    "ollama_chat": (_ask_chat(OLLAMA_MODEL, OLLAMA_CHAT), TEXT_PLACES),
-    "ollama_text": (_ask_text(OLLAMA_MODEL, OLLAMA_TEXT), TEXT_PLACES),
+    "ollama_chat": (_ask_chat(OLLAMA_MODEL, OLLAMA_CHAT), OLLAMA_PLACES),
+    "ollama_text": (_ask_text(OLLAMA_MODEL, OLLAMA_TEXT), OLLAMA_PLACES),
+    "ollama_as_openai": (_ask_chat(OLLAMA_MODEL), OLLAMA_PLACES),
+    "openai_as_ollama": (_ask_chat(OPENAI_MODEL, OLLAMA_CHAT), OLLAMA_PLACES),
     "aggregator": (_ask_aggregator, ANSWER_PLACES),
     "agent_chat": (_ask_chat(f"agent/{AGENT}"), ANSWER_PLACES),
     "agent_text": (_ask_text(f"agent/{AGENT}", TEXT), ANSWER_PLACES),

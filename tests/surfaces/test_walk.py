@@ -17,7 +17,7 @@ from tests.surfaces.walk import (
     walk,
 )
 
-MAX_FUNCTIONS, MAX_FILES = 312, 40  # of one request
+MAX_FUNCTIONS, MAX_FILES = 320, 40  # of one request
 
 
 @pytest.fixture(scope="module")

@@ -119,17 +119,20 @@ class OllamaDialect:
     kind = NDJSON
 
     def __init__(self, choices: tuple[Choice, ...], *, is_chat: bool) -> None:
-        self._text = choices[0].content
+        self._text, self._thought = choices[0].content, choices[0].reasoning
 
     def write_whole(self) -> Any:
         """One document."""
-        return {"message": {"role": "assistant", "content": self._text}, "done": True, "done_reason": "stop"}
+        message = {"role": "assistant", "content": self._text, "thinking": self._thought}
+        return {"message": message, "done": True, "done_reason": "stop"}
 
     def write_stream(self) -> bytes:
         """All lines."""
         lines: list[Any] = [
-            {"message": {"role": "assistant", "content": one}, "done": False} for one in cut(self._text)
+            *[{"message": {"role": "assistant", "content": "", "thinking": one}} for one in cut(self._thought)],
+            *[{"message": {"role": "assistant", "content": one}} for one in cut(self._text)],
         ]
+        lines = [{**line, "done": False} for line in lines]
         last = {"message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop"}
         return b"".join([json.dumps(line).encode() + b"\n" for line in [*lines, last]])
 

@@ -67,6 +67,7 @@ class OllamaMessage(msgspec.Struct):
 
     role: str
     content: str
+    thinking: str | UnsetType = UNSET
 
 
 class OllamaAnswer(AnswerReport, kw_only=True):
@@ -76,6 +77,7 @@ class OllamaAnswer(AnswerReport, kw_only=True):
     created_at: str
     message: OllamaMessage | UnsetType = UNSET
     response: str | UnsetType = UNSET
+    thinking: str | UnsetType = UNSET
     done: bool
     done_reason: str | UnsetType = UNSET
     total_duration: int | UnsetType = UNSET
@@ -179,21 +181,28 @@ class OllamaChatWriter:
             self.account.add(line)
         return _line(line)
 
+    def add_thought(self, piece: str) -> bytes:
+        """A piece of the model's reasoning."""
+        line = {**self._head(), **self._say("", piece), "done": False}
+        if self.account.receipt is not None:
+            self.account.add(line)
+        return _line(line)
+
     def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
         return _line(self._end("", end, usage))
 
-    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None, thought: str = "") -> bytes:
         """A whole answer."""
-        return encode(self._end(text, end, usage))
+        return encode(self._end(text, end, usage, thought))
 
-    def _say(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text}}
+    def _say(self, text: str, thought: str = "") -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text} | ({"thinking": thought} if thought else {})}
 
     def _head(self) -> dict[str, Any]:
         return {"model": self._model, "created_at": _write_time(time.time())}
 
-    def _end(self, text: str, end: str, usage: Mapping[str, int] | None) -> dict[str, Any]:
+    def _end(self, text: str, end: str, usage: Mapping[str, int] | None, thought: str = "") -> dict[str, Any]:
         now = time.monotonic_ns()
         first = self._first_ns or now
         done = {"done": True, "done_reason": end}
@@ -204,7 +213,7 @@ class OllamaChatWriter:
             "prompt_eval_duration": first - self._started_ns,
             "eval_duration": now - first,
         }
-        last = {**self._head(), **self._say(text), **done, **times, **counts}
+        last = {**self._head(), **self._say(text, thought), **done, **times, **counts}
         self.account.add(last)
         return last | ({"warnings": self.warnings} if self.warnings else {}) | self.account.tell()
 
@@ -212,8 +221,8 @@ class OllamaChatWriter:
 class OllamaTextWriter(OllamaChatWriter):
     """Writes one answer of /api/generate."""
 
-    def _say(self, text: str) -> dict[str, Any]:
-        return {"response": text}
+    def _say(self, text: str, thought: str = "") -> dict[str, Any]:
+        return {"response": text} | ({"thinking": thought} if thought else {})
 
 
 def _count(usage: Mapping[str, int]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from lockgate.agent.answer import (
+    MAX_WHOLE_CHARS,
     PACE,
     ModelCall,
     Pace,
@@ -25,13 +26,15 @@ from lockgate.agent.answer import (
     listen,
 )
 from lockgate.api.openai import turn_format
+from lockgate.api.openai.deltas import CONTENT, REASONING
 from lockgate.api.openai.format import CHAT, CompletionRequest, read_request
 from lockgate.api.openai.turn_fields import ROLES, choose_params
 from lockgate.api.openai.whole_answer import TEXTS, Dialect
 from lockgate.api.shapes import Shape
-from lockgate.errors import InvalidRequest, LockgateError, Rejected, UpstreamError
+from lockgate.errors import HeldTooMuch, InvalidRequest, LockgateError, Rejected, UpstreamError
 from lockgate.gate.messages import all_text_of
 from lockgate.gate.values import Frame, Generation, Message
+from lockgate.guard.stream import Source
 from lockgate.interfaces import Backend, ChatModel, Headers, Model
 
 _TEXT = Shape(turn_format.GuardedText)
@@ -123,10 +126,12 @@ class _TextModel(ConfiguredModel):
         return request._replace(body=kept | {name: params[name] for name in params if name not in _GUARDS})
 
     async def _answer(self, request: Generation) -> dict[str, Any]:
-        facts = TurnResult()
-        async with aclosing(collect(self._listen(request, facts))) as frames:
+        facts, thoughts = TurnResult(), list[str]()
+        async with aclosing(collect(_keep_thoughts(self._listen(request, facts), thoughts))) as frames:
             [text] = [burst.text async for burst in frames if isinstance(burst, Frame)]
-        message = {"role": "assistant", "content": text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        if thoughts:
+            message[REASONING] = "".join(thoughts)
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _find_end(facts)}
         return {**_head("chat.completion"), "choices": [choice], "usage": _count(facts)}
 
@@ -136,7 +141,8 @@ class _TextModel(ConfiguredModel):
         async with aclosing(self._listen(request, facts)) as source:
             async for burst in source:
                 frames = burst if isinstance(burst, list) else [burst]
-                yield [*opening, *[_chunk(head, {"content": one.text}) for one in frames if one.text]]
+                said = [(CONTENT, one.text) if one.text else (REASONING, _find_thought(one)) for one in frames]
+                yield [*opening, *[_chunk(head, {key: text}) for key, text in said if text]]
                 opening = []
         usage = _count(facts)
         counted = [] if usage is None else [{**head, "choices": [], "usage": usage}]
@@ -147,6 +153,25 @@ class _TextModel(ConfiguredModel):
         messages = [Message(ROLES[one["role"]], all_text_of(one, "\n")) for one in body["messages"]]
         params = {name: value for name, value in body.items() if name in self.takes}
         return listen(ModelCall(self._model, messages, params, self._pace), facts)
+
+
+def _find_thought(frame: Frame) -> str:
+    """The text of the model's reasoning in a frame."""
+    thought = None if frame.fields is None else frame.fields.get("reasoning")
+    return thought if isinstance(thought, str) else ""
+
+
+async def _keep_thoughts(source: Source, thoughts: list[str]) -> Source:
+    """The frames; the reasoning in them is kept."""
+    left = MAX_WHOLE_CHARS
+    async with aclosing(source):
+        async for burst in source:
+            found = [_find_thought(one) for one in (burst if isinstance(burst, list) else [burst])]
+            thoughts += [one for one in found if one]
+            left -= sum(map(len, found))
+            if left < 0:
+                raise HeldTooMuch(f"the answer has more than {MAX_WHOLE_CHARS} characters: ask for a stream")
+            yield burst
 
 
 def _read(dialect: Dialect, raw: bytes) -> CompletionRequest:
@@ -189,6 +214,8 @@ def _rename(message: dict[str, Any], request: Generation) -> dict[str, Any]:
 def _to_text(choice: Mapping[str, Any]) -> dict[str, Any]:
     message = choice.get("delta") or choice.get("message") or {}
     kept = {key: choice.get(key) for key in ("index", "finish_reason")}
+    if message.get(REASONING):  # a text completion has no place for it: without a policy it is passed as it came
+        kept[REASONING] = message[REASONING]
     return {"index": 0, "text": message.get("content") or "", "logprobs": None} | kept
 
 

@@ -219,6 +219,12 @@ class Envelope:
         return False
 
 
+def asks_for_json(body: Mapping[str, Any]) -> bool:
+    """Returns whether a request asks for content that is JSON."""
+    form = body.get("response_format")
+    return isinstance(form, dict) and form.get("type") in ("json_object", "json_schema")
+
+
 def type_usage(usage: Any, fields: AnswerFields, depth: int = 3) -> Any:
     """Returns the counters of a usage: numbers under known names, or under names that were read."""
     if not isinstance(usage, dict) or not depth:

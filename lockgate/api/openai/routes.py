@@ -11,8 +11,8 @@ from lockgate.api.guarded_answer import Answering, AnswerWriter, ask_model, cut_
 from lockgate.api.ollama.format import encode_error_line
 from lockgate.api.ollama.writer import OllamaWriter
 from lockgate.api.openai.configured_model import ConfiguredModel, configure
-from lockgate.api.openai.deltas import ALL_LANES
-from lockgate.api.openai.envelope import Envelope
+from lockgate.api.openai.deltas import ALL_LANES, CONTENT_LANE, REASONING_LANE
+from lockgate.api.openai.envelope import Envelope, asks_for_json
 from lockgate.api.openai.events import DONE, EventWriter
 from lockgate.api.openai.format import CompletionRequest
 from lockgate.api.openai.stream_reader import StreamOptions
@@ -68,7 +68,7 @@ class OpenAIRoutes:
             self._answering.build_surface, TEXT_CONTENTS, whole_text_holds=gateway.settings.whole_document == "hold"
         )
         self._chats, self._texts = build_surface(TEXT_CHAT, lanes=None), build_surface(TEXT_GENERATION)
-        self._only_contents = build_surface()
+        self._plain = build_surface(lanes=(CONTENT_LANE, REASONING_LANE))
 
     def find_target(self, name: str, policy: str | None) -> NamedTarget:
         """A configured model, with the policy that is named with it, if any."""
@@ -129,8 +129,8 @@ class OpenAIRoutes:
             request = self._find_policy(exchange, CompletionRequest(turn.model, body, turn.is_stream, {}, {}), target)
             request = self._find_input(CHATS, request)
             generation = self._build_generation(exchange, CHATS, request)
-            policy = await self._resolve(exchange, CHATS, request, generation, self._only_contents)
-        writer = OllamaWriter(turn_writer, request)
+            policy = await self._resolve(exchange, CHATS, request, generation, self._plain)
+        writer = OllamaWriter(turn_writer, request, hides=policy.hides)
         guarded = self._build_request(CHATS, request, policy, target.backend, generation, writer)
         begin = partial(start, exchange) if request.is_stream else None
         await self._answering.answer(exchange, guarded, writer, begin)
@@ -267,12 +267,11 @@ class OpenAIRoutes:
 def _build_envelope(policy: Policy, request: CompletionRequest, *, is_chat: bool) -> Envelope:
     """The envelope of an answer under a policy; text completions have only the lane of their content."""
     actions = {one.guard.id: policy.for_output.of(one.guard.id) for one in policy.output}
-    form = request.body.get("response_format")
     return Envelope(
         AnswerFields(actions, waits=policy.hides),
         hides=policy.hides,
         lanes=frozenset(policy.lanes) if is_chat else ALL_LANES,
-        is_json=isinstance(form, dict) and form.get("type") in ("json_object", "json_schema"),
+        is_json=asks_for_json(request.body),
     )
 
 

@@ -111,10 +111,13 @@ class TurnWriter(Protocol):
     def add(self, piece: str) -> bytes:
         """A piece of a stream."""
 
+    def add_thought(self, piece: str) -> bytes:
+        """A piece of the model's reasoning in a stream."""
+
     def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
 
-    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None, thought: str = "") -> bytes:
         """A whole answer."""
 
 

@@ -146,6 +146,10 @@ class ChatTurnWriter:
         """A piece."""
         return self._event({"delta": {"content": piece}})
 
+    def add_thought(self, piece: str) -> bytes:
+        """A piece of the model's reasoning."""
+        return self._event({"delta": {"reasoning_content": piece}})
+
     def finish(self, *, end: str, usage: Mapping[str, int] | None) -> bytes:
         """The end of a stream that is complete."""
         report = self._build_report()
@@ -158,15 +162,16 @@ class ChatTurnWriter:
         """Warnings, findings and the receipt."""
         return ({"warnings": self.warnings} if self.warnings else {}) | self.account.tell()
 
-    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None) -> bytes:
+    def write_whole(self, text: str, *, end: str, usage: Mapping[str, int] | None, thought: str = "") -> bytes:
         """A whole answer."""
-        choice = {"index": 0, **self._say(text), "logprobs": None, "finish_reason": end}
+        choice = {"index": 0, **self._say(text, thought), "logprobs": None, "finish_reason": end}
         whole = {**self._head, "choices": [choice], "usage": count(usage) if usage is not None else None}
         self.account.add(whole)
         return encode({**whole, **self._build_report()})
 
-    def _say(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+    def _say(self, text: str, thought: str) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"message": message | ({"reasoning_content": thought} if thought else {})}
 
     def _event(
         self,
@@ -201,7 +206,11 @@ class TextTurnWriter(ChatTurnWriter):
         """A piece."""
         return self._event({"text": piece})
 
-    def _say(self, text: str) -> dict[str, Any]:
+    def add_thought(self, piece: str) -> bytes:
+        """Nothing: a text completion has no place for reasoning."""
+        return b""
+
+    def _say(self, text: str, thought: str) -> dict[str, Any]:
         return {"text": text}
 
 
