@@ -230,6 +230,15 @@ async def test_a_request_with_detectors_cannot_change_those_of_a_required_policy
     assert names_of(heard.receipt) == ["mail", "word"]
 
 
+@pytest.mark.parametrize("more", [{"on_finding": {"output": "block"}}, {"fallback": "No."}])
+async def test_a_request_has_no_actions_of_its_own_beside_a_required_policy(more: Mapping[str, Any]) -> None:
+    body = {**build_question(None, False), "detectors": {"output": {"word": {}}, **more}}
+    async with open_house(more="required_policies: {/: masked}") as house:
+        refused = await post(house.port, AGGREGATOR, body)
+    assert refused.status == 422
+    assert "cannot be given together with a policy" in refused.body.decode()
+
+
 async def test_generation_with_detection_is_under_a_required_policy_too() -> None:
     body = {"model_id": "m", "prompt": "Hello", "detectors": {"review": {}}}
     review = "LOCKGATE_DETECTORS__REVIEW"

@@ -28,10 +28,10 @@ def list_cells(surface: str) -> list[Cell]:
     return [cell for cell in CELLS if cell.place in SURFACES[surface].places]
 
 
-async def ask_cell(table: Table, surface: str, cell: Cell) -> Seen:
-    """What a client of the surface sees."""
+async def ask_cell(table: Table, surface: str, cell: Cell, *, is_required: bool = False) -> Seen:
+    """What a client of the surface sees; `is_required`: where it names another policy than the required one."""
     table.upstreams.set_scene(cell.scene, cell.keys.order)
-    return await SURFACES[surface].ask(Request(table, cell, SURFACES[surface].is_stream))
+    return await SURFACES[surface].ask(Request(table, cell, SURFACES[surface].is_stream, is_required))
 
 
 def find_differing(surface: str, cell: Cell, seen: Seen) -> Iterator[Differing]:

@@ -22,6 +22,7 @@ from tests.surfaces.upstreams import AGENT_MODEL, Ports, Upstreams, open_upstrea
 from tests.waits import HANG_S
 
 HOST = "127.0.0.1"
+WEAK, _WEAK_POLICY = "weak", {"mode": "shadow", "lanes": [], "fallback": "[weak]"}
 OPENAI_MODEL, OLLAMA_MODEL, AGENT, SOURCE = "openai-model", "ollama-model", "free", "docs"
 
 
@@ -72,12 +73,12 @@ def _build_detectors(ports: Ports) -> dict[str, Any]:
     )
 
 
-def load_config(folder: Path, name: str, config: Mapping[str, Any]) -> Settings:
+def load_config(folder: Path, name: str, config: Mapping[str, Any], **environ: str) -> Settings:
     """The settings of a config file, each with its own data."""
     path = folder / name / "config.yaml"
     path.parent.mkdir()
     path.write_text(yaml.safe_dump(config))
-    return load_settings(config_path=path, flags={}, environ={"LOCKGATE_DATA_DIR": str(path.parent)})
+    return load_settings(config_path=path, flags={}, environ={"LOCKGATE_DATA_DIR": str(path.parent), **environ})
 
 
 @asynccontextmanager
@@ -109,7 +110,7 @@ class Table:
     async def find_http_port(self) -> int:
         """Of the gateway with all policies."""
         if not self._http_port:
-            settings = load_config(self._folder, "http", build_config(self._ports))
+            settings = self._load_http(build_config(self._ports))
             gateway = await self._stack.enter_async_context(open_gateway(settings))
             self._http_port = await self._stack.enter_async_context(served(build_api_app(gateway)))
         return self._http_port
@@ -117,15 +118,43 @@ class Table:
     async def find_agent(self, cell: Cell) -> Client:
         """A client of the agent under the policy of a cell."""
         if cell.name not in self._agents:
-            settings = load_config(self._folder, cell.name, build_agent_config(self._ports, cell))
+            settings = load_config(self._folder, cell.name, self._build_agent(cell))
             gateway = await self._stack.enter_async_context(open_gateway(settings))
             self._agents[cell.name] = await self._stack.enter_async_context(open_agent_client(gateway))
         return self._agents[cell.name]
 
+    def _load_http(self, config: dict[str, Any]) -> Settings:
+        return load_config(self._folder, "http", config)
+
+    def _build_agent(self, cell: Cell) -> dict[str, Any]:
+        return build_agent_config(self._ports, cell)
+
+
+class RequiredTable(Table):
+    """The same, where each policy is required of a caller by its name, and requests name one that does nothing."""
+
+    def _load_http(self, config: dict[str, Any]) -> Settings:
+        names = dict.fromkeys(cell.name for cell in CELLS)
+        callers = {name: {"key_env": find_key_variable(name), "required_policy": name} for name in names}
+        policies = config["policies"] | {WEAK: _WEAK_POLICY}
+        keys = {find_key_variable(name): name for name in names}
+        return load_config(self._folder, "http", config | {"callers": callers, "policies": policies}, **keys)
+
+    def _build_agent(self, cell: Cell) -> dict[str, Any]:
+        config = build_agent_config(self._ports, cell)
+        config["agents"]["default"]["policy"] = WEAK
+        policies = config["policies"] | {WEAK: _WEAK_POLICY}
+        return config | {"policies": policies, "required_policies": {"/": cell.name}}
+
+
+def find_key_variable(name: str) -> str:
+    """The variable with the key of the caller of that name; the key is the name."""
+    return f"KEY_{name}".replace("-", "_").upper()
+
 
 @asynccontextmanager
-async def open_table(folder: Path) -> AsyncIterator[Table]:
+async def open_table(folder: Path, build: type[Table] = Table) -> AsyncIterator[Table]:
     """The upstreams, and gateways before them as they are needed."""
     upstreams = Upstreams()
     async with open_upstreams(upstreams) as ports, AsyncExitStack() as stack:
-        yield Table(folder, stack, upstreams, ports)
+        yield build(folder, stack, upstreams, ports)

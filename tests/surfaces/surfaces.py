@@ -21,7 +21,7 @@ from tests.surfaces.cells import (
     Cell,
     Place,
 )
-from tests.surfaces.gateway import AGENT, OLLAMA_MODEL, OPENAI_MODEL, SOURCE, Table
+from tests.surfaces.gateway import AGENT, OLLAMA_MODEL, OPENAI_MODEL, SOURCE, WEAK, Table
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 V2_CHAT, V2_TEXT = "/api/v2/chat/completions-detection", "/api/v2/text/completions-detection"
@@ -42,11 +42,12 @@ class Request:
     table: Table
     cell: Cell
     is_stream: bool
+    is_required: bool = False  # the policy of the cell is that of the caller, and the request names another
 
     @property
     def policy(self) -> str:
-        """Its name in the config file."""
-        return self.cell.name
+        """The name that the request gives."""
+        return WEAK if self.is_required else self.cell.name
 
     @property
     def place(self) -> Place:
@@ -79,6 +80,7 @@ class Request:
     async def post(self, path: str, body: Mapping[str, Any]) -> Seen:
         """The answer of an HTTP surface."""
         headers = {**JSON_TYPE, "x-lockgate-mapping": "true"}
+        headers |= {"x-lockgate-key": self.cell.name} if self.is_required else {}
         port = await self.table.find_http_port()
         answer = await call(port, path, json.dumps(body).encode(), headers=headers)
         undocumented = find_undocumented(path, answer)
