@@ -80,18 +80,27 @@ _WHITE = re.compile(r"\s")
 
 
 class AnswerGrounds(NamedTuple):
-    """The question and documents of an answer. `has_sources`: the request named sources, even if they gave nothing."""
+    """The question and documents of an answer. `has_sources`: the request named sources, even if they gave nothing.
+
+    `history` has the messages of the conversation before the question.
+    """
 
     question: str
     documents: Sequence[Document]
     has_sources: bool
     system_prompt: str | None = None
+    history: Sequence[Message] = ()
 
 
 def build_prompt(
-    question: str, documents: Sequence[Document], *, has_sources: bool, system_prompt: str | None = None
-) -> tuple[Message, Message]:
-    """Builds the system and the user message, with the documents in the given order."""
+    question: str,
+    documents: Sequence[Document],
+    *,
+    has_sources: bool,
+    system_prompt: str | None = None,
+    history: Sequence[Message] = (),
+) -> tuple[Message, ...]:
+    """Builds the system message, the history, and the user message with the documents in the given order."""
     parts = [_INSTRUCTIONS, "\n\n<documents>\n"]
     if documents:
         for index, document in enumerate(documents, 1):
@@ -100,7 +109,7 @@ def build_prompt(
     else:
         parts.append(explain_missing_documents(has_sources=has_sources))
     parts += ("\n</documents>\n\n---\nUSER QUESTION:\n", question, "\n---")
-    return Message("system", system_prompt or SYSTEM_PROMPT), Message("user", "".join(parts))
+    return Message("system", system_prompt or SYSTEM_PROMPT), *history, Message("user", "".join(parts))
 
 
 def explain_missing_documents(*, has_sources: bool) -> str:

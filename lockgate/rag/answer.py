@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from lockgate.errors import MODEL, GenerationFailed, LockgateError, RequestTimed
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.prompt import AnswerGrounds, Citation, CitationScanner, build_prompt, explain_missing_documents
 from lockgate.gate.receipts import Receipt
-from lockgate.gate.values import Detection, Document
+from lockgate.gate.values import Detection, Document, Message
 from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_source import TIMED_OUT, Deadline, read_model
 from lockgate.guard.policy import Chunking, Policy
@@ -135,10 +135,12 @@ class GroundedQuestion(NamedTuple):
     plan: Callable[[Sequence[ActiveGuard]], LanePlan]
     chunking: Chunking | None = None
     system_prompt: str | None = None
+    history: Sequence[Message] = ()  # the messages before the question, for the model only
     guarding: Policy = Policy()
     finds_citations: bool = False
     trace: Trace | None = None  # if the client may see held text
     bounds: Bounds = BOUNDS
+    is_retrieval_only: bool = False  # no model is called
 
 
 SendStep = Callable[[Step], Awaitable[None]]
@@ -177,7 +179,9 @@ class _AnswerRun:
         self.deadline = self.started + question.limits.total_s
         self.outcome = outcome = AnswerResult()
         self._question = question
-        self._policy = question.guarding
+        self._policy = (
+            replace(question.guarding, is_speculative=False) if question.is_retrieval_only else question.guarding
+        )
         self._send = send
         self._meter = meter = question.guarding.open_meter()
         outcome.receipt = meter.receipt
@@ -199,6 +203,7 @@ class _AnswerRun:
         await self._send(RetrievalStarted(len(question.sources)))
         await asyncio.sleep(0)  # other new requests send their first step before this one continues
         may_block = self._policy.for_input.changes_text([one.guard.id for one in self._policy.input])
+        waits = may_block or question.is_retrieval_only
         request = GuardedRequest(
             self._policy,
             self._meter,
@@ -206,7 +211,7 @@ class _AnswerRun:
             self._prepare,
             question.plan,
             question.chunking,
-            Lookahead.PREPARE if question.sources and not may_block else Lookahead.NOTHING,
+            Lookahead.PREPARE if question.sources and not waits else Lookahead.NOTHING,
             is_over=lambda: self.outcome.is_answer_blocked,
             watch=None if question.trace is None else question.trace.watch,
         )
@@ -221,6 +226,8 @@ class _AnswerRun:
                 self.outcome.shown, self.outcome.inspected_sources = await self._reader.read_shown(outcome.retrievals)
         if self._scanner is not None:
             outcome.citations += self._scanner.finish()
+        if question.is_retrieval_only:
+            return
         if not self._has_text:  # an empty answer sends one token too
             await self._send(Token("", 0, 0))
         outcome.generation_ms = self.elapsed_ms(self._generation_started_at)
@@ -280,8 +287,12 @@ class _AnswerRun:
         yield RetrievalEnded(count, outcome.retrieval_ms)
         self._collect()
         outcome.documents = merge_documents(outcome.retrievals)
+        if question.is_retrieval_only:
+            return
         reader.note_used(outcome.documents)
-        grounds = AnswerGrounds(checked.text, outcome.documents, bool(question.sources), question.system_prompt)
+        grounds = AnswerGrounds(
+            checked.text, outcome.documents, bool(question.sources), question.system_prompt, question.history
+        )
         if self._policy.grounding:
             outcome.grounding = [one.guard.id for one in self._policy.grounding]
         lack = explain_missing_documents(has_sources=bool(question.sources))
@@ -291,7 +302,9 @@ class _AnswerRun:
         self, place: int, source: NamedSource, prompt: str, reader: DocumentReader, until: float
     ) -> None:
         limit = self._question.top_k
-        retrieval = await reader.ask(source.path, partial(source.source.search, prompt, limit), limit, until)
+        retrieval = await reader.ask(
+            source.path, partial(source.source.search, source.query or prompt, limit), limit, until
+        )
         self._retrieved[place] = retrieval
         self._finished.put_nowait(retrieval)
 
@@ -356,10 +369,10 @@ class _AnswerRun:
 
 
 def _generate(question: GroundedQuestion, grounds: AnswerGrounds) -> Source:
-    """Calls the model with the standard prompt; a GroundedModel builds its own, unless the request has one."""
+    """Calls the model with the standard prompt; a GroundedModel builds its own, unless the request brings messages."""
     model, params = question.model(), question.params
-    if not grounds.system_prompt and isinstance(model, GroundedModel):
+    if not (grounds.system_prompt or grounds.history) and isinstance(model, GroundedModel):
         return model.answer(grounds, params)
-    prompt, documents, has_sources, system_prompt = grounds
-    messages = build_prompt(prompt, documents, has_sources=has_sources, system_prompt=system_prompt)
+    prompt, documents, has_sources, system_prompt, history = grounds
+    messages = build_prompt(prompt, documents, has_sources=has_sources, system_prompt=system_prompt, history=history)
     return model.generate(messages, params)

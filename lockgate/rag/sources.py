@@ -35,10 +35,11 @@ MAX_LOGGED_CHARS = 200
 
 
 class NamedSource(NamedTuple):
-    """A source and the path under which answers cite it."""
+    """A source and the path under which answers cite it. `query`: searched for in place of the question."""
 
     path: str
     source: DataSource
+    query: str | None = None
 
 
 class Bounds(NamedTuple):
@@ -291,7 +292,7 @@ async def find_documents(
         return ()
     limit = scope.passages
     searches: list[Callable[[], Awaitable[Retrieval]]] = []
-    for path, source in scope.sources:
+    for path, source, _ in scope.sources:
         search: Search = partial(source.search, query.question, limit)
         if isinstance(source, HybridSource):
             search = partial(source.search_both, query, limit)

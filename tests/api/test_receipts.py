@@ -54,6 +54,7 @@ def full() -> Receipt:
     receipt.note_failure("late")
     receipt.note_unread("image", 2)
     receipt.note_left_out("logprobs")
+    receipt.prompt_sent_to = ["ana/hours", "ben/echo"]
     add_frames(receipt.chain, chunk({"content": "Hi. Ho."}))
     return receipt
 

@@ -181,6 +181,47 @@ async def test_a_detector_that_takes_too_long_ends_the_request() -> None:
         await run(ask(ScriptedModel(["x"]), guarding=Policy(output=[guard("slow", Late())])))
 
 
+async def test_earlier_messages_stand_between_the_system_message_and_the_question() -> None:
+    model = RecordingModel(["x"])
+    history = [Message("user", "Is it red?"), Message("assistant", "It is.")]
+    source = ScriptedDataSource([NOTES])
+    await run(ask(model, source, history=history))
+    assert [one.role for one in model.messages] == ["system", "user", "assistant", "user"]
+    assert list(model.messages[1:3]) == history
+    assert source.questions == ["How long?"]
+
+
+async def test_a_source_may_have_a_query_of_its_own() -> None:
+    model, own, other = RecordingModel(["x"]), ScriptedDataSource([NOTES]), ScriptedDataSource([])
+    question = ask(model, own, other)
+    sources = [question.sources[0]._replace(query="kettle time"), question.sources[1]]
+    await run(question._replace(sources=sources))
+    assert (own.questions, other.questions) == (["kettle time"], ["How long?"])
+    assert model.messages[1].text.endswith("USER QUESTION:\nHow long?\n---")
+
+
+async def test_retrieval_alone_asks_no_model() -> None:
+    model, source = RecordingModel(["x"]), ScriptedDataSource([NOTES])
+    steps, outcome = await run(ask(model, source, is_retrieval_only=True))
+    assert names_of(steps) == ["RetrievalStarted", "SourceEnded", "RetrievalEnded"]
+    assert (model.said, outcome.documents, outcome.generation_ms) == (0, [NOTES._replace(source="o/s0")], 0)
+
+
+async def test_retrieval_alone_is_guarded_too() -> None:
+    model, source = RecordingModel(["x"]), ScriptedDataSource([NOTES])
+    guarding = Policy(
+        input=[word_guard("w", "zzz")], output=[word_guard("v", "three")], for_output=Measures(Action.BLOCK), name="p",
+        is_speculative=True,
+    )  # fmt: skip
+    steps, outcome = await run(ask(model, source, is_retrieval_only=True, guarding=guarding))
+    assert outcome.shown is not None
+    assert outcome.shown[0].documents[0].text == "It boils in █████ minutes."
+    assert (model.said, outcome.receipt.prompt_sent_to, outcome.receipt.is_covered) == (0, ["o/s0"], True)
+    blocked = Policy(input=[word_guard("w", "long")], for_output=Measures(fallback="No."), name="p")
+    steps, outcome = await run(ask(model, source, is_retrieval_only=True, guarding=blocked))
+    assert (text_of(steps), outcome.is_prompt_blocked, len(source.questions)) == ("No.", True, 1)
+
+
 async def test_leaving_stops_sources_and_detectors() -> None:
     source, detector = ScriptedDataSource([], delay_s=3600), Gated("x")
     guarding = Policy(input=[guard("g", detector)], for_input=Measures(Action.ANNOTATE))

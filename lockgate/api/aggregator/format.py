@@ -53,13 +53,21 @@ else:
 
 
 class EndpointRef(msgspec.Struct):
-    """A user's endpoint: a source or the model."""
+    """A user's endpoint: a source or the model. A source gets `query_override` in place of the prompt."""
 
     url: str
     slug: str
     name: str = ""
     tenant_name: str | None = None
     owner_username: str | None = None
+    query_override: str | None = None
+
+
+class ChatTurn(msgspec.Struct):
+    """A message of the conversation before the prompt."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
 
 
 class OnFinding(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,7 +92,7 @@ class ChatDetectors(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ChatRequest(msgspec.Struct):
-    """Body of both endpoints; unknown fields are ignored."""
+    """Body of both endpoints; unknown fields are ignored. With `retrieval_only` the model is not called."""
 
     prompt: Annotated[str, msgspec.Meta(min_length=1)]
     model: EndpointRef
@@ -99,6 +107,8 @@ class ChatRequest(msgspec.Struct):
     stream: bool = False
     detectors: ChatDetectors | None = None
     citations: bool = False
+    messages: list[ChatTurn] | None = None
+    retrieval_only: bool = False
 
     def endpoint(self, ref: EndpointRef) -> Endpoint:
         """The endpoint with the tokens of its owner and of no other."""

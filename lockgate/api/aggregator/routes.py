@@ -23,7 +23,7 @@ from lockgate.errors import (
 )
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.release import Strategy
-from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
+from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Message
 from lockgate.gate.verdicts import DOCUMENT_WORDS, TEXT_WORDS, Action
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import ActiveGuard, Rules
@@ -115,7 +115,7 @@ class ChatRoutes:
             raise InvalidField("data_sources", f"at most {settings.max_data_sources} are allowed")
         if isinstance(request.top_k, int) and request.top_k > settings.max_top_k:
             raise InvalidField("top_k", f"must be at most {settings.max_top_k}")
-        refs = [("model", request.model)]
+        refs = [] if request.retrieval_only else [("model", request.model)]
         refs += [(f"data_sources[{place}]", ref) for place, ref in enumerate(request.data_sources)]
         for place, ref in refs:
             if fault := check_slug(ref.url, ref.slug):
@@ -130,7 +130,10 @@ class ChatRoutes:
         streams = is_stream and settings.model_streaming
         return GroundedQuestion(
             prompt=request.prompt,
-            sources=[NamedSource(one.path, upstreams.source(one, correlation_id, threshold)) for one in sources],
+            sources=[
+                NamedSource(one.path, upstreams.source(one, correlation_id, threshold), ref.query_override or None)
+                for one, ref in zip(sources, request.data_sources, strict=True)
+            ],
             model=partial(upstreams.model, model, correlation_id),
             model_path=model.path,
             params={"max_tokens": request.max_tokens, "temperature": request.temperature, "stream": streams},
@@ -139,7 +142,9 @@ class ChatRoutes:
             plan=partial(self._plan, is_stream=streams),
             chunking=self._gateway.sentences,
             system_prompt=request.custom_system_prompt or None,
+            history=[Message(one.role, one.content) for one in request.messages or ()],
             guarding=await self._guard(exchange, request.detectors, request.model),
+            is_retrieval_only=request.retrieval_only,
             finds_citations=request.citations,
             trace=None if exchange.reply.tracer is None else exchange.reply.tracer.trace,
             bounds=self._bounds,
