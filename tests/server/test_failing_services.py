@@ -48,9 +48,10 @@ class Failing(Voice):
         await context.abort(*self._ends)
 
     async def generate_stream(self, _message: Any, context: Context) -> AsyncIterator[Any]:
-        if self._ends:
-            await context.abort(*self._ends)
-        yield None
+        messages: list[Any] = []
+        for message in messages:
+            yield message
+        await context.abort(*self._ends)
 
 
 def refuse(status: int, words: str = LEAKS, **error: Any) -> Script:
