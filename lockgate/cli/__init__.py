@@ -9,7 +9,7 @@ from typing import Any, Final
 Command = Callable[[argparse.Namespace], int]
 
 EXIT_OK: Final = 0
-EXIT_FOUND: Final = 1  # only `detect`, `verify` and `ask` return it
+EXIT_FOUND: Final = 1  # only `detect`, `verify`, `ask` and `parts test` return it
 EXIT_USAGE: Final = 2  # or wrong settings
 EXIT_FAILED: Final = 3
 
