@@ -76,6 +76,7 @@ def test_a_receipt_has_exactly_the_agreed_keys_in_their_order() -> None:
         "digest": {"algorithm": "sha256-chain-1", "frames": 1, "value": chain.value},
         "unread": {"image": 2},
         "dropped": {"logprobs": 1},
+        "prompt_sent_to": ["ana/hours", "ben/echo"],
     }
     assert json.dumps(build_receipt(full())) == json.dumps(body)
 
