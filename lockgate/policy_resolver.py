@@ -19,7 +19,8 @@ from lockgate.config.policy_merge import NAME_JOINER, merge_all
 from lockgate.config.settings import Settings
 from lockgate.errors import InvalidRequest
 from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC
-from lockgate.guard.detectors import ChosenDetectors, Guard, Rules, apply_failure_policy, choose, prepare
+from lockgate.guard.detectors import ActiveGuard, ChosenDetectors, Guard, Rules, apply_failure_policy, choose, prepare
+from lockgate.guard.input_cache import InputCache
 from lockgate.guard.policy import NO_POLICY, Policy
 from lockgate.interfaces import Headers
 
@@ -60,6 +61,7 @@ class PolicyResolver:
         self.settings = settings
         self._kept: dict[Hashable, Policy] = {}  # in the order of their last use
         self._joined: dict[str, PolicySettings] = {}  # merges with required policies, by name
+        self._cache = InputCache()
 
     def find(self, name: str) -> PolicySettings:
         """Returns the policy of that name, from the settings or from `join`; raises InvalidRequest."""
@@ -144,11 +146,12 @@ class PolicyResolver:
                 chosen = choose(self.guards, named, rules, headers)
             passes, max_hold_s = partial(policy.passes, section), partial(policy.max_hold_s, section)
             selected[section] = apply_failure_policy(chosen, passes, max_hold_s)
+        inputs = tuple([_with_roles(one, policy) for one in selected["input"].contents])
         for_output, for_grounding = policy.measures("output"), policy.measures("grounding")
         comparing = {one.guard.id: for_grounding.of(one.guard.id) for one in selected["grounding"].reviews}
         own_input = requested.get("input", {}) if surface.refuses_input else {}
         return Policy(
-            input=selected["input"].contents,
+            input=inputs,
             documents=selected["documents"].contents,
             output=selected["output"].contents,
             grounding=selected["grounding"].reviews,
@@ -172,7 +175,18 @@ class PolicyResolver:
             refusing=frozenset(own_input) - policy.input.keys(),
             unused=() if "grounding" in surface.rules else tuple(policy.grounding),
             is_metered=is_metered,
+            unreadable=policy.unreadable,
+            replaces_tool_results=policy.replaces_tool_results and bool(policy.name),
+            cached_reads=self._cache.open() if policy.name and inputs else None,
         )
+
+
+def _with_roles(one: ActiveGuard, policy: PolicySettings) -> ActiveGuard:
+    """Returns a detector of the input with the roles that it reads, and its thresholds by role."""
+    name = one.guard.id
+    if name not in policy.own_roles and name not in policy.role_thresholds:
+        return one
+    return replace(one, roles=policy.own_roles.get(name), thresholds=policy.role_thresholds.get(name, {}))
 
 
 def _is_small(own: bytes, fallback: str, requested: Requested) -> bool:

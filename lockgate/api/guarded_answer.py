@@ -22,7 +22,7 @@ from lockgate.gate.values import TEXT_CONTENTS, Detection, Frame, Generation, Su
 from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import ActiveGuard, ChosenDetectors, Rules, choose, prepare
-from lockgate.guard.model_source import WithPrompt, read_model, read_whole
+from lockgate.guard.model_source import WithInput, read_model, read_whole
 from lockgate.guard.policy import Meter, Policy
 from lockgate.guard.request import (
     CheckedInput,
@@ -249,12 +249,12 @@ def ask_model(
     backend: Backend,
     generation: Generation,
     writer: AnswerWriter,
-    with_prompt: WithPrompt,
+    with_input: WithInput,
 ) -> Prepare:
-    """The step of a request that calls the model, with masks applied to the prompt."""
+    """The step of a request that calls the model, with the texts that the check has changed."""
 
     async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
-        sent = with_prompt(checked.text, checked.masks) if checked.masks else generation
+        sent = with_input(checked) if checked.changes else generation
         if writer.is_stream:
             yield Prepared(read_model(partial(backend.stream, sent), to_frames=writer.to_frames))
         else:

@@ -29,23 +29,28 @@ _TOP_KEYS = frozenset({"message", *[key for key, _ in _TOP]})
 
 
 class ReceiptReleased(msgspec.Struct):
-    """Released characters, by part; `sources` are the documents that the answer shows."""
+    """Released characters, by part; `sources`: the documents that the answer shows; `fields`: names of the request."""
 
     prompt: int
     documents: int
     answer: int
     sources: int | msgspec.UnsetType = msgspec.UNSET
+    fields: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class ReceiptDetector(msgspec.Struct):
-    """What one detector read: characters by part. `failed`: it failed, and text went on without its check."""
+    """What one detector read: characters by part. `failed`: it failed, and text went on without its check.
+
+    `cached_chars`: those of the characters that it had read for an earlier request.
+    """
 
     detector_id: str
-    read: dict[Literal["prompt", "documents", "answer", "sources"], int]
+    read: dict[Literal["prompt", "fields", "documents", "answer", "sources"], int]
     chunks: int
     findings: int
     time_ms: float
     covered: bool
+    cached_chars: int | msgspec.UnsetType = msgspec.UNSET
     failed: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -98,6 +103,7 @@ def build_receipt(receipt: Receipt, chain: FrameChain | None = None) -> dict[str
                 "time_ms": round(one.seconds * 1000, 2),
                 "covered": one.is_covered,
             }
+            | ({"cached_chars": one.cached} if one.cached else {})
             | ({"failed": True} if one.has_failed else {})
             for one in receipt.list_reads()
         ],

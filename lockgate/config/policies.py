@@ -13,6 +13,8 @@ from lockgate.config.policy_keys import LANES, PolicyKeys
 from lockgate.config.refs import check_segment
 from lockgate.config.schema import Path
 from lockgate.config.settings import DetectorSettings, Grounding
+from lockgate.gate.coverage import KINDS
+from lockgate.gate.messages import ROLES
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_CONTEXT_DOC, TEXT_GENERATION, WHOLE_TEXT_CHUNKER
 from lockgate.gate.verdicts import (
     DOCUMENT_WORDS,
@@ -39,6 +41,8 @@ _DOCUMENTS_BY_TEXT = {word: word if word in DOCUMENT_WORDS else "drop" for word 
 _SECTION_WORDS = {section: tuple(DOCUMENT_WORDS if section == "documents" else TEXT_WORDS) for section in SECTION_TYPES}
 _ON_FINDING, _ON_FAILURE, _MAX_HOLD = "on_finding", "on_detector_failure", "max_hold_ms"
 _FAILURE_WORDS = ("fail", "pass")
+_UNREADABLE_WORDS = ("refuse", "pass")
+_READ_ROLES = {"prompt_injection": frozenset({"user", "tool", "function"})}  # by embedded detector; others read all
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,6 +71,10 @@ class PolicySettings:
     lanes: tuple[str, ...] = PolicyKeys().lanes
     is_speculative: bool = False
     masks_sources: bool = True
+    unreadable: Mapping[str, str] = dataclasses.field(default_factory=empty_map)  # by kind, as far as given
+    replaces_tool_results: bool = True
+    own_roles: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=empty_map)  # of detectors of the input
+    role_thresholds: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=empty_map)
 
     def measures(self, section: str) -> Measures:
         """Return what happens to text with findings in a section; actions of documents become those of texts."""
@@ -108,6 +116,8 @@ class PolicySettings:
             _ON_FAILURE: _FAILURE_WORDS[self.passes_failures],
             "speculative": self.is_speculative,
             "sources": "mask" if self.masks_sources else "clear",
+            **({"unreadable": dict(self.unreadable)} if self.unreadable else {}),
+            "tool_results": "replace" if self.replaces_tool_results else "block",
         }
 
     def _as_section(self, section: str) -> dict[str, Any]:
@@ -119,9 +129,18 @@ class PolicySettings:
                 **({_ON_FINDING: self.action(section, name)} if name in own else {}),
                 **({_ON_FAILURE: _FAILURE_WORDS[failures[name]]} if name in failures else {}),
                 **({_MAX_HOLD: limits[name]} if name in limits else {}),
+                **(self._as_roles(name) if section == "input" else {}),
             }
             for name, params in getattr(self, section).items()
         }
+
+    def _as_roles(self, name: str) -> dict[str, Any]:
+        keys: dict[str, Any] = {}
+        if name in self.own_roles:
+            keys["roles"] = [role for role in ROLES if role in self.own_roles[name]]
+        if name in self.role_thresholds:
+            keys["threshold"] = dict(self.role_thresholds[name])
+        return keys
 
 
 def _to_text_action(action: Action | DocumentAction) -> Action:
@@ -193,6 +212,10 @@ def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -
         lanes=tuple(lane for lane in LANES if lane in keys.lanes),
         is_speculative=keys.speculative,
         masks_sources=keys.sources == "mask",
+        unreadable=_read_unreadable(draft, keys.unreadable, (*path, "unreadable")),
+        replaces_tool_results=keys.tool_results == "replace",
+        own_roles=_collect(entries, lambda section, one: one.roles if section == "input" else None).get("input", {}),
+        role_thresholds=_collect(entries, lambda _, one: one.thresholds).get("input", {}),
     )
     _check_output(draft, policy, detectors)
     _add_warnings(draft, policy)
@@ -206,6 +229,8 @@ class _DetectorEntry(NamedTuple):
     on_finding: str | None = None
     on_failure: str | None = None
     max_hold_ms: int | None = None
+    roles: frozenset[str] | None = None
+    thresholds: Mapping[str, float] | None = None
 
 
 def _as_action(section: str, word: str | None) -> Action | DocumentAction | None:
@@ -242,11 +267,21 @@ def _read_section(draft: Draft, keys: PolicyKeys, path: Path, detectors: Detecto
             allowed = " or ".join(SECTION_TYPES[section])
             message = f"detector `{detector_id}` is of type {detector.type}; `{section}` needs {allowed}"
             draft.add_fault((*path, detector_id), message)
-    return {key: _read_entry(draft, value, (*path, key)) for key, value in raw.items()}
+    entries = {key: _read_entry(draft, value, (*path, key)) for key, value in raw.items()}
+    if section != "input":
+        return entries
+    return {key: _choose_roles(one, detectors.get(key)) for key, one in entries.items()}
+
+
+def _choose_roles(entry: _DetectorEntry, detector: DetectorSettings | None) -> _DetectorEntry:
+    """Return the entry with the roles that its detector reads if the policy names none."""
+    known = _READ_ROLES.get(detector.embedded or "") if detector is not None else None
+    return entry if entry.roles is not None or known is None else entry._replace(roles=known)
 
 
 def _read_entry(draft: Draft, value: object, path: Path) -> _DetectorEntry:
     params = dict(draft.read_map(value, path))
+    roles, thresholds = _read_roles(draft, params, path) if path[-2] == "input" else (None, None)
     if "threshold" in params:
         threshold = read_value(draft, kinds.NUMBER, params["threshold"], (*path, "threshold"))
         if threshold is not INVALID and threshold > 1:
@@ -255,7 +290,44 @@ def _read_entry(draft: Draft, value: object, path: Path) -> _DetectorEntry:
     known = {key: kinds.choice(*allowed) for key, allowed in words.items()} | {_MAX_HOLD: kinds.POSITIVE}
     own = {key: read_value(draft, kind, params.pop(key), (*path, key)) for key, kind in known.items() if key in params}
     valid = {key: word for key, word in own.items() if word is not INVALID}
-    return _DetectorEntry(MappingProxyType(params), *[valid.get(key) for key in known])
+    entry = _DetectorEntry(MappingProxyType(params), *[valid.get(key) for key in known])
+    return entry._replace(roles=roles, thresholds=thresholds)
+
+
+def _read_roles(
+    draft: Draft, params: dict[str, Any], path: Path
+) -> tuple[frozenset[str] | None, Mapping[str, float] | None]:
+    """Take `roles`, and `threshold` if it is a map by role, from the parameters of a detector of the input."""
+    roles = thresholds = None
+    if "roles" in params:
+        read = read_value(draft, kinds.words_of(*ROLES), params.pop("roles"), (*path, "roles"))
+        roles = None if read is INVALID else frozenset(read)
+    if isinstance(params.get("threshold"), Mapping):
+        found = {}
+        for role, value in params.pop("threshold").items():
+            place = (*path, "threshold", role)
+            if role not in ROLES:
+                draft.add_fault(place, kinds.describe_unknown_key(str(role), list(ROLES)))
+            elif (number := read_value(draft, kinds.NUMBER, value, place)) is not INVALID:
+                found[role] = number
+        thresholds = MappingProxyType(found)
+    return roles, thresholds
+
+
+def _read_unreadable(draft: Draft, given: str | Mapping[str, Any] | None, path: Path) -> Mapping[str, str]:
+    """Return the word of each kind of unreadable values that is given one."""
+    if given is None:
+        return empty_map()
+    if isinstance(given, str):
+        word = read_value(draft, kinds.choice(*_UNREADABLE_WORDS), given, path)
+        return {} if word is INVALID else dict.fromkeys(KINDS, word)
+    words = {}
+    for kind, value in given.items():
+        if kind not in KINDS:
+            draft.add_fault((*path, kind), kinds.describe_unknown_key(str(kind), list(KINDS)))
+        elif (word := read_value(draft, kinds.choice(*_UNREADABLE_WORDS), value, (*path, kind))) is not INVALID:
+            words[kind] = word
+    return words
 
 
 def _read_actions(draft: Draft, keys: PolicyKeys, path: Path) -> dict[str, str]:

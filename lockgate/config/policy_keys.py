@@ -51,3 +51,16 @@ class PolicyKeys:
         "what detectors of `output` find in the `sources` of an answer is masked, or not looked for",
         "mask",
     )
+    unreadable: str | Mapping[str, Any] | None = option(
+        kinds.word_or_map("refuse", "pass"),
+        "what happens to a request with something that detectors cannot read; a map has a word for some of `image`, "
+        "`audio`, `file`, `encrypted`, `reference`, `numbers`",
+        None,
+        "refuse where the policy masks, stops or blocks, else pass; `encrypted`: pass",
+    )
+    tool_results: str = option(
+        kinds.choice("replace", "block"),
+        "what `block` does to a finding in the result of a tool: replace the result by the fallback, or block the "
+        "request",
+        "replace",
+    )

@@ -47,6 +47,10 @@ def merge(required: PolicySettings, other: PolicySettings, thresholds: Threshold
         mask_with=_choose_mask(required, other),
         lanes=tuple([lane for lane in LANES if lane in (*required.lanes, *other.lanes)]),
         is_speculative=all(one.is_speculative for one in both if one.input) and bool(sections["input"]),
+        unreadable=_join_unreadable(required.unreadable, other.unreadable),
+        replaces_tool_results=required.replaces_tool_results and other.replaces_tool_results,
+        own_roles=_join_roles(both),
+        role_thresholds=_join_role_thresholds(both, thresholds),
     )
 
 
@@ -83,6 +87,39 @@ def _choose_lower(first: Mapping[str, Any], second: Mapping[str, Any], default: 
     if not given:
         return {}
     return {_THRESHOLD: min(given if len(given) == 2 or default is None else [*given, default])}
+
+
+def _join_unreadable(first: Mapping[str, str], second: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the stricter words for what cannot be read; a kind may pass only if both policies say so."""
+    words = {kind: "pass" for kind in first if second.get(kind) == "pass"}
+    return MappingProxyType(words | {kind: word for kind, word in (*first.items(), *second.items()) if word != "pass"})
+
+
+def _join_roles(both: tuple[PolicySettings, ...]) -> Mapping[str, frozenset[str]]:
+    """Return the roles that each detector of the input reads: those of all policies that name it."""
+    joined = {}
+    for name in {name for one in both for name in one.input}:
+        roles = [one.own_roles.get(name) for one in both if name in one.input]
+        if None not in roles:
+            joined[name] = frozenset().union(*[one for one in roles if one is not None])
+    return MappingProxyType(joined)
+
+
+def _join_role_thresholds(both: tuple[PolicySettings, ...], defaults: Thresholds) -> Mapping[str, Mapping[str, float]]:
+    """Return the lower threshold for each role for which a policy has one."""
+    joined = {}
+    for name in {name for one in both for name in one.role_thresholds}:
+        naming = [one for one in both if name in one.input]
+        roles = {role for one in naming for role in one.role_thresholds.get(name, {})}
+        joined[name] = MappingProxyType(
+            {role: min([_find_threshold(one, name, role, defaults) for one in naming]) for role in sorted(roles)}
+        )
+    return MappingProxyType(joined)
+
+
+def _find_threshold(policy: PolicySettings, name: str, role: str, defaults: Thresholds) -> float:
+    general: float = policy.input[name].get(_THRESHOLD, defaults.get(name, 0))
+    return policy.role_thresholds.get(name, {}).get(role, general)
 
 
 def _collect(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 MAX_DEPTH = 200  # of a value; what lies deeper cannot be read
 DEEP = "depth"  # the kind of values that lie too deep
+KINDS = ("image", "audio", "file", "encrypted", "reference", "numbers")  # of other values that cannot be read
 
 _SEALED = re.compile(r"[A-Za-z0-9+/=_.~-]{32,}")  # the letters of encrypted content, in base64 or a token
 _BEGINS_JSON = re.compile(r"\s*[\[{]")
@@ -75,6 +76,11 @@ class FieldRule:
 
 
 UNKNOWN = FieldRule()
+
+
+def known(keys: str, rule: FieldRule = UNKNOWN) -> dict[str, FieldRule]:
+    """Returns a rule for each of these keys, which are given as words."""
+    return dict.fromkeys(keys.split(), rule)
 
 
 def spread(kind: TextKind, keys: Mapping[str, FieldRule] | None = None) -> FieldRule:
@@ -140,11 +146,11 @@ def _list_fields(
     fields = []
     others = rule.others or UNKNOWN
     for key, one in value.items():
-        known = rule.keys.get(key)
+        own_rule = rule.keys.get(key)
         place = (*path, key)
-        if known is None and key:
+        if own_rule is None and key:
             found.texts.append(FieldText(place, key, TextKind.NAME, role))
-        fields.append((place, one, known or others, role))
+        fields.append((place, one, own_rule or others, role))
     fields.reverse()
     return fields
 
@@ -215,8 +221,8 @@ def describe(path: Path, table: FieldRule | None = None, *, has_positions: bool 
             words += f"[{step}]" if has_positions else "[]"
             rule = rule and (rule.items or rule)
         else:
-            known = rule.keys.get(step) if rule is not None else None
-            shown = step if table is None or known is not None else "*"
+            own = rule.keys.get(step) if rule is not None else None
+            shown = step if table is None or own is not None else "*"
             words += f".{shown}" if words else shown
-            rule = known or (rule and rule.others) or (None if table is None else UNKNOWN)
+            rule = own or (rule and rule.others) or (None if table is None else UNKNOWN)
     return words

@@ -13,6 +13,7 @@ from lockgate.errors import InvalidRequest
 
 READ_ROLES = frozenset({"user", "assistant", "system"})
 TOOL_ROLES = frozenset({"tool", "function"})
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 _BETWEEN_MESSAGES = "\n\n"
 

@@ -29,6 +29,7 @@ class RequestPart(StrEnum):
     """The parts of a request that detectors read."""
 
     PROMPT = "prompt"
+    FIELDS = "fields"  # names, keys, ids, schemas and headers of the request
     DOCUMENTS = "documents"
     ANSWER = "answer"
     SOURCES = "sources"  # the documents that an answer shows
@@ -64,6 +65,7 @@ class DetectorRead(NamedTuple):
     seconds: float
     is_covered: bool
     has_failed: bool = False
+    cached: int = 0  # those of the characters that an earlier request had read
 
 
 @dataclass(slots=True)
@@ -76,6 +78,7 @@ class _DetectorFigures:
     findings: int = 0
     seconds: float = 0.0
     has_failed: bool = False
+    cached: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +137,20 @@ class Receipt:
             figures.chunks += 1
             figures.chars[part] += len(text)
             figures.solid[part] += _count_solid(text)
+
+    def note_cached(self, detector_id: str, part: RequestPart, text: str) -> None:
+        """Counts a text of the part that the detector has read for an earlier request."""
+        self.expect(detector_id, part)
+        figures = self._figures[detector_id]
+        figures.chars[part] += len(text)
+        figures.solid[part] += _count_solid(text)
+        figures.cached += len(text)
+
+    def note_exempt(self, detector_id: str, part: RequestPart, text: str) -> None:
+        """Records that the detector need not read this text of the part, because of its message's role."""
+        solid = self._figures[detector_id].solid
+        if part in solid:
+            solid[part] += _count_solid(text)
 
     def note_failure(self, detector_id: str, *, ends: bool = False) -> None:
         """Records a failure of the detector. `ends`: it ends the request, or would outside shadow mode."""
@@ -200,6 +217,7 @@ class Receipt:
                 figures.seconds,
                 self._covers(figures),
                 figures.has_failed,
+                figures.cached,
             )
             for name, figures in self._figures.items()
         ]

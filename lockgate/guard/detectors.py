@@ -94,6 +94,17 @@ class ActiveGuard:
     on_failure: FailureHandler | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
     max_hold_s: float | None = None
+    roles: frozenset[str] | None = None  # of the messages that it reads; None: all
+    thresholds: Mapping[str, float] = field(default_factory=dict)  # by role
+
+    def reads_role(self, role: str) -> bool:
+        """Returns whether it reads texts of this role; texts outside messages have none and are always read."""
+        return not role or self.roles is None or role in self.roles
+
+    def for_role(self, role: str) -> "ActiveGuard":
+        """Returns the guard with its threshold for texts of this role."""
+        threshold = self.thresholds.get(role)
+        return self if threshold is None else replace(self, threshold=threshold)
 
     def bind(self, headers: Headers) -> "ActiveGuard":
         """Returns the guard with a reading for one request."""

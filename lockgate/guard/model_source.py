@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lockgate.errors import MODEL, LockgateError, TimedOut, UnknownModel, UpstreamError
+from lockgate.gate.input_texts import CheckedInput
 from lockgate.gate.values import Frame, Generation
-from lockgate.gate.verdicts import Mask
 from lockgate.guard.stream import Source
 from lockgate.interfaces import Backend, Headers
 from lockgate.telemetry import LogEvent, describe_exception, limit_calls, log_event
@@ -19,7 +19,7 @@ T = TypeVar("T")
 TIMED_OUT = "Model request timed out"
 _BROKEN = "the model failed"
 
-WithPrompt = Callable[[str, Sequence[Mask]], Generation]  # takes the checked prompt and its masks
+WithInput = Callable[[CheckedInput], Generation]  # the request to the model, with the texts that the check has changed
 ToFrames = Callable[[dict[str, Any]], Iterable[Frame]]
 
 

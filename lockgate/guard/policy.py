@@ -8,7 +8,7 @@ Meter: writes the receipt and the policy metrics of one request. It wraps the de
 """
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from time import perf_counter
@@ -22,6 +22,7 @@ from lockgate.gate.verdicts import REPLACING, Action, Measures, Pseudonyms, keep
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, FailureHandler, last_text, to_invalid_request
 from lockgate.guard.finding_words import FindingWords
 from lockgate.guard.hold_limits import LimitedReview
+from lockgate.guard.input_cache import CachedReads
 from lockgate.interfaces import Chunker, Headers, InPlaceChunker, Reading, Review, SourceReading
 from lockgate.task_groups import run_together
 from lockgate.telemetry import LogEvent, count_detections, log_event, name_causes
@@ -175,8 +176,12 @@ class Policy:
     clean_words: dict[str, None] = field(
         default_factory=dict, compare=False
     )  # words of findings in which nothing was found
+    unreadable: Mapping[str, str] = field(default_factory=dict)  # by kind: `refuse` or `pass`, as far as given
+    replaces_tool_results: bool = False  # `block` replaces the result of a tool by the fallback
+    cached_reads: CachedReads | None = None  # of the detectors of the input whose readings requests share
     # Computed from the other fields.
     is_on: bool = field(init=False)  # the policy has a detector
+    has_roles: bool = field(init=False)  # a detector of the input reads some roles only, or has thresholds by role
     enforces: bool = field(init=False)  # a finding may mask, stop or block: nothing may pass unread by default
     fallback: str = field(init=False)  # the text in place of a withheld answer
     masks_input: bool = field(init=False)  # the input may be masked before a source or the model gets it
@@ -199,6 +204,7 @@ class Policy:
         hides = self.for_output.changes_text([one.guard.id for one in self.output])
         computed = {
             "unshared": tuple(unshared),
+            "has_roles": any(one.roles is not None or one.thresholds for one in self.input),
             "is_on": bool(self.input or self.documents or self.output or self.grounding or self.reviews),
             "enforces": enforces,
             "fallback": self.for_output.fallback,
@@ -230,6 +236,12 @@ class Policy:
             if found:
                 return found
         return ()
+
+    def refuses_unreadable(self, kind: str) -> bool:
+        """Returns whether a request with a value of this kind, which detectors cannot read, is refused."""
+        given = self.unreadable.get(kind)
+        is_refused = kind != "encrypted" and self.enforces if given is None else given == "refuse"
+        return is_refused and not self.is_shadow
 
     def bind(self, headers: Headers) -> "Policy":
         """Returns the policy for one request; only readings that requests cannot share are created again."""

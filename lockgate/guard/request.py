@@ -22,15 +22,18 @@ from typing import Any, NamedTuple, TypeVar
 
 from lockgate.errors import MODEL, CheckFailed, GenerationFailed, LockgateError, UpstreamError
 from lockgate.gate.answer_fields import AnswerFields
+from lockgate.gate.input_texts import CheckedInput as CheckedInput
+from lockgate.gate.input_texts import Input as Input
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Document, Subject
-from lockgate.gate.verdicts import Action, Judge, Mask, Verdict, hide, judge_whole
+from lockgate.gate.verdicts import Action, Judge, Verdict, hide
 from lockgate.guard.detectors import ActiveGuard, review_all
 from lockgate.guard.error_words import read_words
+from lockgate.guard.input_reader import InputReader
 from lockgate.guard.policy import Chunking, Meter, Policy, find_sentence, ground, pass_sources
-from lockgate.guard.stream import Slice, Source, Watch, detect_slices, open_guarded_stream
+from lockgate.guard.stream import Source, Watch, open_guarded_stream
 from lockgate.task_groups import run_group, run_together
 from lockgate.telemetry import LogEvent, log_event, name_causes, observe_policy
 
@@ -43,27 +46,6 @@ class Lookahead(IntEnum):
     NOTHING = 0
     PREPARE = 1
     MODEL = 2
-
-
-class Input(NamedTuple):
-    """The texts of a request as one text, and its slices that detectors read; they do not read the gaps."""
-
-    text: str
-    slices: Sequence[Slice]
-
-
-class CheckedInput(NamedTuple):
-    """The input after the check, and the findings: `found` as they may be reported, `raw` as the detectors gave them.
-
-    `is_refused`: a `refusing` detector has a finding and no policy action blocks the input.
-    """
-
-    text: str
-    found: Sequence[Detection] = ()
-    raw: Sequence[Detection] = ()
-    masks: Sequence[Mask] = ()
-    is_blocked: bool = False
-    is_refused: bool = False
 
 
 class Prepared(NamedTuple):
@@ -239,6 +221,7 @@ class _GuardedRun:
         self._policy = request.policy
         self._meter = request.meter
         self._input = CheckedInput(request.input.text)
+        self._reader = InputReader(request.input, request.policy, request.meter)
         self._judges: dict[int, Judge] = {}
         self._prepared: Prepared | None = None
         self.source_errors: list[LockgateError] = []  # errors of the model, not of a detector
@@ -246,8 +229,8 @@ class _GuardedRun:
     async def events(self) -> AsyncGenerator[Any, None]:
         """Yields all events in order. A release passes through this generator alone."""
         request, reads = self._request, bool(self._policy.input)
-        may_go_on = reads and not self._policy.masks_input
-        ahead = Lookahead.MODEL if self._policy.is_early else request.ahead if may_go_on else Lookahead.NOTHING
+        earliest = Lookahead.MODEL if self._policy.is_early else request.ahead
+        ahead = earliest if self._reader.changes_nothing() else Lookahead.NOTHING
         if ahead is Lookahead.NOTHING and reads and not await self._read_input():
             yield await self._refuse()
             return
@@ -285,8 +268,8 @@ class _GuardedRun:
 
     async def _prepare(self, reading: Speculation | None, ahead: Lookahead) -> AsyncGenerator[Any, None]:
         """Yields the events before the answer and keeps its model call; `reading` is the input check if it runs."""
-        for one in self._request.input.slices if self._meter.is_on else ():
-            self._meter.receipt.note_released(RequestPart.PROMPT, one.text)
+        if self._meter.is_on:
+            self._reader.note_sent(self._input)
         if reading is None:
             yield InputRead(self._input)
         prepared: Prepared | None = None
@@ -309,27 +292,7 @@ class _GuardedRun:
 
     async def _read_input(self) -> bool:
         """Checks the input; returns whether the request may continue."""
-        policy, request = self._policy, self._request
-        found = await detect_slices(
-            request.input.slices,
-            self._meter.watch(policy.input, RequestPart.PROMPT),
-            policy.max_open,
-            max_cuts=policy.max_cuts,
-            trusts_chunks=policy.trusts_chunks,
-        )
-        self._meter.note_findings(found, policy.for_input, RequestPart.PROMPT)
-        text = request.input.text
-        if not found or policy.for_input.is_shadow:
-            self._input = CheckedInput(text, raw=found)
-            return True
-        verdict = judge_whole(text, found, policy.for_input, self._meter.names)
-        is_refused = any(one.detector_id in policy.refusing for one in found)
-        if verdict.is_blocked or (verdict.masks and not request.can_mask):
-            self._input = CheckedInput(text, verdict.detections, found, is_blocked=True)
-        elif is_refused:
-            self._input = CheckedInput(text, verdict.detections, found, is_blocked=True, is_refused=True)
-        else:
-            self._input = CheckedInput(verdict.text, verdict.detections, found, verdict.masks)
+        self._input = await self._reader.read(can_mask=self._request.can_mask)
         return not self._input.is_blocked
 
     async def _refuse(self) -> InputBlocked:

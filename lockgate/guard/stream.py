@@ -17,10 +17,11 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, Self, TypeVarTuple
+from typing import Any, Self, TypeVarTuple
 
 from lockgate.errors import BrokeProtocol, LockgateError, RequestError
 from lockgate.gate.batcher import DetectorRequest, DetectorSpec
+from lockgate.gate.input_texts import Slice as Slice
 from lockgate.gate.lanes import Lane, LanePlan, Lanes, Outcome
 from lockgate.gate.release import Release
 from lockgate.gate.values import Chunk, Detection, Frame
@@ -434,13 +435,6 @@ class _InPlaceChunking:
 
 
 # A complete text takes the same path, as a stream with one frame per slice.
-
-
-class Slice(NamedTuple):
-    """A piece of a text that is read separately, and its start in that text."""
-
-    start: int
-    text: str
 
 
 async def detect_contents(

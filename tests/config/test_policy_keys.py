@@ -299,7 +299,9 @@ def test_a_variable_changes_how_a_policy_acts(loader: Loader) -> None:
 EVERY_KEY = """policies:
   p:
     mode: shadow
-    input: {pii: {threshold: 0.8, on_finding: mask, on_detector_failure: pass}, more: {}}
+    input:
+      pii: {threshold: 0.8, on_finding: mask, on_detector_failure: pass}
+      more: {roles: [user, tool], threshold: {user: 0.9}}
     documents: {pii: {on_finding: drop}}
     output: {pii: {on_finding: stop}, more: {on_detector_failure: pass, max_hold_ms: 500}}
     grounding: {context: {on_finding: annotate}}
@@ -310,6 +312,8 @@ EVERY_KEY = """policies:
     on_detector_failure: fail
     speculative: true
     sources: clear
+    unreadable: {image: pass, file: refuse}
+    tool_results: block
 """
 
 
@@ -345,6 +349,8 @@ def policies(draw: st.DrawFn) -> dict[str, Any]:
         ("on_detector_failure", ["fail", "pass"]),
         ("speculative", [True, False]),
         ("sources", ["mask", "clear"]),
+        ("unreadable", ["refuse", "pass", {"audio": "pass"}]),
+        ("tool_results", ["replace", "block"]),
     ):
         if draw(st.booleans()):
             policy[key] = draw(st.sampled_from(values))

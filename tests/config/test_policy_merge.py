@@ -148,6 +148,10 @@ def test_every_part_of_a_policy_has_a_rule() -> None:
         "masks_sources",
         "lanes",
         "is_speculative",
+        "unreadable",
+        "replaces_tool_results",
+        "own_roles",
+        "role_thresholds",
         *SECTION_TYPES,
         *[f"on_{section}" for section in SECTION_TYPES],
     }

@@ -305,7 +305,7 @@ async def test_the_receipt_adds_up() -> None:
         RequestPart.DOCUMENTS: documents,
         RequestPart.ANSWER: len("".join(said)),
     }
-    assert outcome.receipt.released == read.chars
+    assert {part: count for part, count in outcome.receipt.released.items() if count} == read.chars
     assert read.is_covered
 
 

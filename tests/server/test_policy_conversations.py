@@ -31,14 +31,17 @@ async def test_every_message_reaches_the_model_masked(*, is_stream: bool) -> Non
         answer = await post(house.port, CHAT, build("masked", "And?", is_stream=is_stream))
     asked = voice.asked[-1]["messages"]
     assert asked[0]["content"] == f"The desk is {HIDDEN}."
-    assert asked[1]["content"] == [{"type": "text", "text": f"Hi.\nMail {HIDDEN}!"}]
-    assert asked[2:] == [*BEFORE[2:], {"role": "user", "content": "And?"}]  # what tools say is read by nobody
+    assert asked[1]["content"] == [{"type": "text", "text": "Hi."}, {"type": "text", "text": f"Mail {HIDDEN}!"}]
+    assert asked[2]["content"] == "kept: " + "█" * len(OTHER_MAIL)  # D-33
+    assert asked[3:] == [BEFORE[3], {"role": "user", "content": "And?"}]
     first = events_of(answer)[0] if is_stream else answer.json()
     told = first["detections"]["input"]
     assert [(one["message_index"], [(x["start"], x["end"]) for x in one["results"]]) for one in told] == [
         (0, [(12, 12 + len(MAIL))]),
-        (1, [(9, 9 + len(MAIL))]),
+        (1, [(5, 5 + len(MAIL))]),
+        (2, [(6, 6 + len(OTHER_MAIL))]),
     ]
+    assert [one.get("field") for one in told] == [None, "messages[1].content[1].text", None]
     assert MAIL.encode() not in answer.body
     assert verifies(answer.body)
 

@@ -446,7 +446,8 @@ async def test_a_finding_of_an_early_check_closes_the_model_and_only_the_fallbac
     async def far(exchange: Exchange) -> None:
         await house.voice.is_asked.wait()
         await linger()
-        await exchange.answer(json.dumps([[FOUND]]).encode())
+        contents = exchange.received.json["contents"]
+        await exchange.answer(json.dumps([[FOUND] if one.startswith("Hello") else [] for one in contents]).encode())
 
     # A long gap between tokens is allowed, so that nothing else closes it.
     async with open_house(Voice(waits=True), far, LOCKGATE_AGENTS__FREE__TOKEN_GAP_TIMEOUT_S="600") as house:

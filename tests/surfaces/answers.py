@@ -164,7 +164,7 @@ Parts = tuple[dict[str, Any] | None, dict[str, int] | None, list[dict[str, Any]]
 
 
 def split_receipt(receipt: Mapping[str, Any] | None) -> Parts:
-    """A receipt in three parts, without what surfaces may differ in: times, digest, lanes, chunks, documents shown."""
+    """A receipt in three parts, without what surfaces may differ in: times, digest, lanes, chunks, documents, names."""
     if receipt is None:
         return None, None, None
     kept = ("detector_id", "read", "findings", "covered", "failed")
@@ -175,4 +175,4 @@ def split_receipt(receipt: Mapping[str, Any] | None) -> Parts:
 
 
 def _leave_out_shown(counts: Mapping[str, int]) -> dict[str, int]:
-    return {part: count for part, count in counts.items() if part != "sources"}
+    return {part: count for part, count in counts.items() if part not in ("sources", "fields")}

@@ -35,7 +35,7 @@ PACKAGE = Path(lockgate.__file__).resolve().parent
 FRAMES = ("The gates ", "open at ", "nine. ", "Write to ", "ana@exam", "ple.org", " for keys.")
 MASKED = "The gates open at nine. Write to ███████████████ for keys."
 MODEL, SOURCE, POLICY = "gates", "docs", "mask"
-QUESTION = "When do the gates open?"
+QUESTION, EARLIER = "When do the gates open?", "When do the gates shut?"
 CHAT, AGGREGATOR = "/v1/chat/completions", "/api/v1/chat/stream"
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")  # belong to the function that they stand in
 
@@ -188,14 +188,15 @@ class _Watched:
 
 
 async def _send(surface: Surface, folder: Path, recorder: Recorder) -> Answer:
-    """The second of two equal requests: the first fills what is cached."""
-    request = build_request("POST", surface.path, json.dumps(surface.body).encode())
+    """The second of two requests with different questions: the first fills what is cached."""
+    body = json.dumps(surface.body)
     async with _open_app(folder) as app:
         watched = _Watched(app)
         async with served(watched) as port, connect(port) as client:
             for is_on in (False, True):
                 recorder.is_on = is_on
-                await client.send(request)
+                said = body if is_on else body.replace(QUESTION, EARLIER)
+                await client.send(build_request("POST", surface.path, said.encode()))
                 answer = await client.read_answer()
                 await watched.has_ended.wait()
                 watched.has_ended.clear()

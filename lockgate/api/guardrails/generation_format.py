@@ -13,11 +13,31 @@ from lockgate.api.openai.envelope import FILTERED
 from lockgate.api.openai.format import INPUT_WARNING, OUTPUT_WARNING, encode, encode_event
 from lockgate.api.receipts import ReceiptBody
 from lockgate.api.shapes import Shape
+from lockgate.gate.coverage import FieldRule, Path, TextKind, known, technical
 from lockgate.gate.release import Release
 from lockgate.gate.values import Detection, Frame, Generated, Subject
 from lockgate.gate.verdicts import Verdict
 from lockgate.guard.request import InputBlocked
 
+PROMPT: Path = ("inputs",)
+# The texts of a request; the parameters are strings, numbers and booleans.
+FIELDS = FieldRule(
+    keys={
+        "inputs": FieldRule(TextKind.CONTENT),
+        "model_id": FieldRule(),
+        "text_gen_parameters": FieldRule(
+            keys={
+                "decoding_method": technical("GREEDY", "SAMPLE", "greedy", "sample"),
+                "exponential_decay_length_penalty": FieldRule(keys=known("start_index decay_factor")),
+                **known(
+                    "max_new_tokens min_new_tokens truncate_input_tokens top_k top_p typical_p temperature seed "
+                    "repetition_penalty max_time preserve_input_text input_tokens generated_tokens token_logprobs "
+                    "token_ranks include_stop_sequence stop_sequences"
+                ),
+            }
+        ),
+    }
+)
 Unsigned32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 _UNSUITABLE_INPUT = {"id": "UNSUITABLE_INPUT", "message": INPUT_WARNING}
 _UNSUITABLE_OUTPUT = {"id": "UNSUITABLE_OUTPUT", "message": OUTPUT_WARNING}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stand-alone detection endpoints, and those that generate text by `model_id`."""
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from functools import partial
 from itertools import takewhile
@@ -21,9 +21,11 @@ from lockgate.api.guardrails.format import (
     encode_reviews,
 )
 from lockgate.api.openai.format import read_chat
+from lockgate.api.request_survey import survey_request
 from lockgate.api.shapes import decode
 from lockgate.config.endpoint_rules import NDJSON
 from lockgate.errors import InvalidRequest, RequestError, UnreadableBody
+from lockgate.gate.input_texts import CheckedInput, Input, build_input
 from lockgate.gate.messages import check_reviewable
 from lockgate.gate.ndjson import LineSplitter
 from lockgate.gate.release import Strategy
@@ -38,11 +40,10 @@ from lockgate.gate.values import (
     Generation,
     Subject,
 )
-from lockgate.gate.verdicts import Mask
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import check_thresholds, review_all
 from lockgate.guard.policy import Policy
-from lockgate.guard.request import GuardedRequest, Input
+from lockgate.guard.request import GuardedRequest
 from lockgate.guard.stream import Source, detect_contents, open_guarded_stream
 from lockgate.interfaces import Backend
 from lockgate.policy_resolver import Surface
@@ -208,19 +209,31 @@ class GenerationRoutes:
         body = {"text": wanted.text, "params": wanted.params}
         generation = Generation(wanted.model, body, answering.headers(exchange))
 
-        def with_prompt(masked: str, _: Sequence[Mask]) -> Generation:
-            return generation._replace(body=body | {"text": masked})
+        def with_input(checked: CheckedInput) -> Generation:
+            return generation._replace(body=body | {"text": checked.changes[wire.PROMPT]})
 
         request = GuardedRequest(
             policy,
             policy.open_meter(),
-            Input(wanted.text, cut_masks(wanted.text, wanted.masks) if policy.input else ()),
-            ask_model(backend, generation, writer, with_prompt),
+            await _read_texts(wanted, policy, generation),
+            ask_model(backend, generation, writer, with_input),
             partial(answering.lanes, is_stream=writer.is_stream, strategy=strategy, feeds_empty=True),
             answering.gateway.sentences,
             count_tokens=partial(answering.count_tokens, backend, generation, wanted.text),
         )
         await answering.answer(exchange, request, writer)
+
+
+async def _read_texts(wanted: wire.TextRequest, policy: Policy, generation: Generation) -> Input:
+    """The texts that detectors read: under a policy all of the request."""
+    if not policy.input:
+        return Input(wanted.text, ())
+    marked = cut_masks(wanted.text, wanted.masks)
+    if not policy.name:
+        return Input(wanted.text, marked)
+    body = {"inputs": wanted.text, "model_id": wanted.model, "text_gen_parameters": wanted.params}
+    found = await survey_request(body, wire.FIELDS, generation.headers, len(wanted.text))
+    return build_input(found, wire.FIELDS, policy.refuses_unreadable, wanted.text, marked if wanted.masks else ())
 
 
 def _require(**fields: object) -> None:

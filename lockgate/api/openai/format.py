@@ -16,6 +16,7 @@ from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, read_ma
 from lockgate.api.openai.answer_types import ClientError, ClientFault
 from lockgate.api.shapes import Shape, refuse_typos
 from lockgate.errors import InvalidRequest, Refusal
+from lockgate.gate.input_texts import InputText
 from lockgate.gate.values import Conversation, Detection
 
 INPUT_WARNING = (
@@ -60,6 +61,7 @@ class ChatMessage(msgspec.Struct):
     tool_call_id: str | None = None
 
 
+Prompts = Annotated[str | list[Any], msgspec.Meta(title="Prompt")]
 Message = Annotated[ChatMessage, msgspec.Meta(title="Message")]  # the reference's name, in errors
 
 
@@ -96,8 +98,9 @@ class Chat(ChatFields):
 
 
 class Text(TextFields):
-    """Body of text completions."""
+    """Body of text completions; the prompt may be several texts, or token ids."""
 
+    prompt: Prompts  # type: ignore[assignment]
     detectors: DetectorsOrPolicy = msgspec.field(default_factory=DetectorsOrPolicy)
 
 
@@ -125,8 +128,9 @@ class CompletionRequest(NamedTuple):
     output: DetectorMap
     policy: str | None = None
     masks: Masks = ()
-    text: str = ""  # of the prompt, as detectors read it
-    read: Sequence[tuple[int, int, int]] = ()  # under a policy: messages that are read, each with its place in `text`
+    text: str = ""  # of the prompt, as the request's own detectors read it
+    read: Sequence[InputText] = ()  # under a policy: all texts that are read
+    size: int = 0  # of the body, in bytes
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
@@ -147,8 +151,9 @@ class CompletionRequest(NamedTuple):
 
     @property
     def prompt(self) -> str:
-        """The prompt of a text completion."""
-        return str(self.body["prompt"])
+        """The prompt of a text completion; several are joined."""
+        prompt = self.body["prompt"]
+        return prompt if isinstance(prompt, str) else "\n\n".join([one for one in prompt if isinstance(one, str)])
 
 
 def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -> CompletionRequest:
@@ -171,6 +176,7 @@ def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -
         detectors.output,
         getattr(detectors, "policy", None),
         read_masks(masks, "_prompt_masks") if masks else (),
+        size=len(raw),
     )
 
 

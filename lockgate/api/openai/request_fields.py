@@ -4,7 +4,7 @@
 A key that is missing here is read as a name, with its value: a field that a server adds one day never passes unread.
 """
 
-from lockgate.gate.coverage import FieldRule, TextKind, spread, technical
+from lockgate.gate.coverage import FieldRule, TextKind, known, spread, technical
 from lockgate.gate.messages import TOOL_ROLES
 
 _NAME, _NUMBERS = FieldRule(), FieldRule(unreadable="numbers")
@@ -13,25 +13,20 @@ _IMAGE, _AUDIO, _FILE, _REFERENCE, _SEALED = (
     FieldRule(unreadable=kind) for kind in ("image", "audio", "file", "reference", "encrypted")
 )
 
-
-def _rules(keys: str, rule: FieldRule = _NAME) -> dict[str, FieldRule]:
-    return dict.fromkeys(keys.split(), rule)
-
-
 # A JSON Schema: its keywords are known, the names of its properties are read.
 _schema_keys: dict[str, FieldRule] = {}
 SCHEMA = FieldRule(keys=_schema_keys)
 _SCHEMAS_BY_NAME = FieldRule(others=SCHEMA)
-_schema_keys |= _rules(
+_schema_keys |= known(
     "title description default examples enum const format pattern $ref $id $schema $comment required minimum maximum "
     "exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength minItems maxItems uniqueItems minProperties "
     "maxProperties nullable deprecated readOnly writeOnly strict"
 )
 _schema_keys |= {"type": technical("object", "array", "string", "number", "integer", "boolean", "null")}
-_schema_keys |= _rules(
+_schema_keys |= known(
     "items additionalProperties propertyNames contains not if then else anyOf oneOf allOf prefixItems", SCHEMA
 )
-_schema_keys |= _rules("properties patternProperties $defs definitions dependentSchemas", _SCHEMAS_BY_NAME)
+_schema_keys |= known("properties patternProperties $defs definitions dependentSchemas", _SCHEMAS_BY_NAME)
 
 # Messages.
 _PART = FieldRule(
@@ -119,7 +114,7 @@ _DOCUMENTS = spread(TextKind.CONTENT)
 _DOCUMENTS.keys = dict.fromkeys(("text", "title", "content", "id", "url", "metadata", "source"), _DOCUMENTS)
 
 BODY = FieldRule(
-    keys=_rules(
+    keys=known(
         "model stream stream_options n max_tokens max_completion_tokens temperature top_p top_k min_p seed stop user "
         "frequency_penalty presence_penalty repetition_penalty logit_bias logprobs top_logprobs parallel_tool_calls "
         "metadata store safety_identifier prompt_cache_key best_of echo chat_template add_generation_prompt "
@@ -148,7 +143,7 @@ BODY = FieldRule(
         ),
         "prediction": FieldRule(keys={"type": technical("content"), "content": _PART}),
         "documents": _DOCUMENTS,
-        "stream_options": FieldRule(keys=_rules("include_usage include_obfuscation")),
+        "stream_options": FieldRule(keys=known("include_usage include_obfuscation")),
         "modalities": technical("text", "audio"),
         "audio": FieldRule(keys={"voice": _NAME, "format": technical("wav", "aac", "mp3", "flac", "opus", "pcm16")}),
         "reasoning_effort": technical("none", "minimal", "low", "medium", "high", "xhigh"),

@@ -15,23 +15,25 @@ from lockgate.api.openai.deltas import ALL_LANES, CONTENT_LANE, REASONING_LANE
 from lockgate.api.openai.envelope import Envelope, asks_for_json
 from lockgate.api.openai.events import DONE, EventWriter
 from lockgate.api.openai.format import CompletionRequest
+from lockgate.api.openai.request_fields import BODY
 from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.turn_fields import UNBUFFERED, TurnRequest, TurnWriter, refuse_with_400, start_events
 from lockgate.api.openai.whole_answer import CHATS, TEXTS, Dialect, WholeAnswer
+from lockgate.api.request_survey import survey_request
 from lockgate.api.shapes import decode
 from lockgate.config.grants import find_by_model
 from lockgate.errors import MODEL, InvalidRequest, UpstreamError
 from lockgate.gate.answer_fields import AnswerFields
+from lockgate.gate.coverage import TextKind, put_texts
+from lockgate.gate.input_texts import CheckedInput, Input, build_input
 from lockgate.gate.lanes import MAX_CHOICES
-from lockgate.gate.messages import check_last_content, check_last_role, join_texts, text_of, with_text
+from lockgate.gate.messages import check_last_content, check_last_role, text_of
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import TEXT_CHAT, TEXT_CONTENTS, TEXT_GENERATION, Generation
-from lockgate.gate.verdicts import Mask, mask_part
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import check_thresholds
 from lockgate.guard.policy import Policy
-from lockgate.guard.request import GuardedRequest, Input
-from lockgate.guard.stream import Slice
+from lockgate.guard.request import GuardedRequest
 from lockgate.interfaces import Backend, RelayBackend
 from lockgate.policy_resolver import Surface
 from lockgate.server.exchange import Exchange
@@ -98,11 +100,13 @@ class OpenAIRoutes:
             await exchange.reply.start_events(done=DONE)
         generation = self._build_generation(exchange, dialect, request)
         policy = await self._resolve(exchange, dialect, request, generation)
+        found = await self._read_texts(request, policy, generation)
         if request.is_stream and self._relay is not None and not (policy.is_on or policy.name):
             await relay(exchange, self._relay.relay(generation))
             return
+        request = request._replace(read=found.texts)
         writer = self._build_writer(dialect, request, policy)
-        guarded = self._build_request(dialect, request, policy, self._backend, generation, writer)
+        guarded = self._build_request(dialect, request, policy, found, self._backend, generation, writer)
         await self._answering.answer(exchange, guarded, writer)
 
     async def _complete_configured(self, exchange: Exchange, dialect: Dialect, raw: bytes, target: NamedTarget) -> None:
@@ -112,8 +116,10 @@ class OpenAIRoutes:
             self._check_thresholds(request)
             generation = self._build_generation(exchange, dialect, request)
             policy = await self._resolve(exchange, dialect, request, generation)
+        found = await self._read_texts(request, policy, generation)
+        request = request._replace(read=found.texts)
         writer = self._build_writer(dialect, request, policy)
-        guarded = self._build_request(dialect, request, policy, target.backend, generation, writer)
+        guarded = self._build_request(dialect, request, policy, found, target.backend, generation, writer)
         begin = partial(start_events, exchange) if request.is_stream else None
         await self._answering.answer(exchange, guarded, writer, begin)
 
@@ -130,8 +136,10 @@ class OpenAIRoutes:
             request = self._find_input(CHATS, request)
             generation = self._build_generation(exchange, CHATS, request)
             policy = await self._resolve(exchange, CHATS, request, generation, self._plain)
+        found = await self._read_texts(request, policy, generation)
+        request = request._replace(read=found.texts)
         writer = OllamaWriter(turn_writer, request, hides=policy.hides)
-        guarded = self._build_request(CHATS, request, policy, target.backend, generation, writer)
+        guarded = self._build_request(CHATS, request, policy, found, target.backend, generation, writer)
         begin = partial(start, exchange) if request.is_stream else None
         await self._answering.answer(exchange, guarded, writer, begin)
 
@@ -152,20 +160,19 @@ class OpenAIRoutes:
         policy = self._answering.find_policy(request.policy)
         has_input = bool(request.input or policy.input)
         if dialect is TEXTS:
-            if has_input and not request.prompt:
+            if has_input and not policy.name and not isinstance(request.body["prompt"], str):
+                raise InvalidRequest("Detection on array is not supported")
+            if has_input and not request.body["prompt"]:
                 raise InvalidRequest("`prompt` must not be empty when input detectors are provided")
             if any(start > end for start, end in request.masks):
                 raise InvalidRequest("invalid masks")
             return request._replace(text=request.prompt)
         if not request.messages:
             raise InvalidRequest("`messages` must not be empty")
-        if not has_input:
+        if not has_input or policy.name:
             return request
-        check_last_content(request.messages, allows_parts=bool(policy.name))
-        if not policy.name:
-            return request._replace(text=text_of(request.messages[-1]))
-        text, read = join_texts(request.messages)
-        return request._replace(text=text, read=read)
+        check_last_content(request.messages)
+        return request._replace(text=text_of(request.messages[-1]))
 
     def _settle_policy(self, exchange: Exchange, request: CompletionRequest) -> CompletionRequest:
         """The request with its policy; `<model>@<policy>` is the model under that policy, if the policy exists."""
@@ -204,23 +211,30 @@ class OpenAIRoutes:
         surface = surface or (self._chats if dialect is CHATS else self._texts)
         requested = {"input": request.input, "output": request.output}
         policy = await self._answering.resolve(exchange, request.policy, surface, requested, generation.headers)
-        if policy.input and dialect is CHATS:
+        if policy.input and dialect is CHATS and not policy.name:
             check_last_role(request.messages)
         return policy
+
+    async def _read_texts(self, request: CompletionRequest, policy: Policy, generation: Generation) -> Input:
+        """The texts that detectors read: under a policy all of the request."""
+        if not policy.input:
+            return Input(request.text, ())
+        marked = cut_masks(request.text, request.masks)
+        if not policy.name:
+            return Input(request.text, marked)
+        found = await survey_request(request.body, BODY, generation.headers, request.size)
+        return build_input(found, BODY, policy.refuses_unreadable, request.text, marked if request.masks else ())
 
     def _build_request(
         self,
         dialect: Dialect,
         request: CompletionRequest,
         policy: Policy,
+        found: Input,
         backend: Backend,
         generation: Generation,
         writer: AnswerWriter,
     ) -> GuardedRequest:
-        slices: Sequence[Slice] = ()
-        if policy.input:
-            slices = [Slice(start, request.text[start:end]) for _, start, end in request.read]
-            slices = slices or cut_masks(request.text, request.masks)
         lanes = partial(
             self._answering.lanes,
             is_stream=request.is_stream,
@@ -228,14 +242,15 @@ class OpenAIRoutes:
             reads_empty=dialect is TEXTS and not policy.name,
             max_choices=_MAX_LANES if policy.name else MAX_CHOICES,
         )
+        prompt = _join_prompt(request) if policy.refusing else ""
         return GuardedRequest(
             policy,
             policy.open_meter(),
-            Input(request.text, slices),
-            ask_model(backend, generation, writer, partial(_with_prompt, request, generation)),
+            found,
+            ask_model(backend, generation, writer, partial(_with_input, generation)),
             lanes,
             self._answering.gateway.sentences,
-            count_tokens=partial(self._answering.count_tokens, backend, generation, request.text),
+            count_tokens=partial(self._answering.count_tokens, backend, generation, prompt),
         )
 
     def _build_writer(self, dialect: Dialect, request: CompletionRequest, policy: Policy) -> WholeAnswer | EventWriter:
@@ -293,20 +308,11 @@ async def start_lines(exchange: Exchange) -> None:
     await exchange.reply.start_stream(_LINES, lambda reply: encode_error_line(reply.details))
 
 
-def _with_prompt(
-    request: CompletionRequest,
-    generation: Generation,
-    masked: str,
-    masks: Sequence[Mask],
-) -> Generation:
-    """The request to the model, with the masked text in place of the original."""
-    if "messages" not in request.body:
-        return generation._replace(body=request.body | {"prompt": masked})
-    messages = list(request.messages)
-    if not request.read:
-        messages[-1] = with_text(messages[-1], masked)
-    for at, start, end in request.read:
-        part = mask_part(start, request.text[start:end], masks)
-        if part != request.text[start:end]:
-            messages[at] = with_text(messages[at], part)
-    return generation._replace(body=request.body | {"messages": messages})
+def _with_input(generation: Generation, checked: CheckedInput) -> Generation:
+    """The request to the model, with the texts that the check has changed."""
+    return generation._replace(body=put_texts(generation.body, checked.changes))
+
+
+def _join_prompt(request: CompletionRequest) -> str:
+    """The text whose tokens are counted when the request's own detectors refuse it."""
+    return request.text or "\n\n".join([one.text for one in request.read if one.kind is not TextKind.NAME])

@@ -26,6 +26,7 @@ from lockgate.api.openai.format import (
     to_results,
     warn,
 )
+from lockgate.api.openai.request_fields import BODY
 from lockgate.api.openai.tool_calls import (
     FUNCTION_CALL,
     JSON_CONTENT,
@@ -38,6 +39,8 @@ from lockgate.api.openai.tool_calls import (
     with_texts,
 )
 from lockgate.errors import BrokeProtocol
+from lockgate.gate.coverage import Path, describe
+from lockgate.gate.input_texts import locate
 from lockgate.gate.messages import all_text_of, is_read
 from lockgate.gate.receipts import RequestPart
 from lockgate.gate.release import Release
@@ -385,12 +388,21 @@ def build_blocked(
     return answer
 
 
+def _describe_place(path: Path) -> dict[str, Any]:
+    """Where a text of the request stands: the index of its message, and its field unless that is its content."""
+    place: dict[str, Any] = {}
+    if path[0] == "messages" or path == ("prompt",):
+        place["message_index"] = path[1] if len(path) > 1 else 0
+    if path[2:] != ("content",) and path != ("prompt",):
+        place["field"] = describe(path, BODY)
+    return place
+
+
 def input_entries(request: CompletionRequest, found: Sequence[Detection]) -> list[dict[str, Any]]:
     """What was found in the prompt."""
     if not found:
         return []
     if request.read:
-        messages = [(at, start, [one for one in found if start <= one.start < end]) for at, start, end in request.read]
-        return [{"message_index": at, "results": to_results(own, -start)} for at, start, own in messages if own]
+        return [{**_describe_place(one.path), "results": to_results(own)} for one, own in locate(request.read, found)]
     place = len(request.messages) - 1 if "messages" in request.body else 0
     return [{"message_index": place, "results": to_results(found)}]
