@@ -8,13 +8,14 @@ All other fields are left out there, and elsewhere passed and counted as not rea
 
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lockgate.api.openai.deltas import (
     ALL_LANES,
     CALL_KEYS,
     CALLS_LANE,
+    CONTENT,
     PLAIN_KEYS,
     REASONING_KEYS,
     REFUSAL,
@@ -32,6 +33,7 @@ _REPORT = ("usage", "detections", "warnings")
 _TOP = frozenset({*_HEAD, *_REPORT, "choices"})
 _CHOICE = frozenset({"index", "delta", "message", "text", "finish_reason", "stop_reason"})
 _PART = PLAIN_KEYS | CALL_KEYS | REASONING_KEYS | {REFUSAL, "name", "tool_call_id"}  # of a message or delta
+_USUAL = ("finish_reason", "stop_reason", "logprobs")
 _OBJECTS = frozenset({"chat.completion", "chat.completion.chunk", "text_completion"})
 _TIERS = frozenset({"auto", "default", "flex", "scale", "priority", "standard", "batch", "on_demand"})
 _ROLES = frozenset({"assistant", "user", "system", "developer", "tool", "function"})
@@ -40,7 +42,6 @@ _REASONS = frozenset(
 )
 _TECHNICAL = _OBJECTS | _TIERS | _REASONS  # words that no detector reads
 _REPLACED = ("id", "model", "object")  # clients need them
-_ONLY_CONTENT = {"content"}
 _TEXT_PART = frozenset({"type", "text"})  # of content in a list
 NAMES = ("name", "tool_call_id")  # of a message
 _COUNTERS = frozenset(
@@ -68,7 +69,8 @@ class Envelope:
     """The envelope of one answer, streamed or whole. `lanes` are those that the policy reads.
 
     `is_json`: content that is masked stays JSON, as it was asked for. `receipt` and `numbers`, which makes up numbers
-    in place of hidden ones, are those of the request.
+    in place of hidden ones, are those of the request. `sizes`: of a message and its choice that need not be noted,
+    if it only continues the content: it has as many fields as the one before it, which are left out if unknown.
     """
 
     def __init__(
@@ -78,13 +80,16 @@ class Envelope:
         self.receipt = Receipt()
         self.numbers: Numbers | None = None
         self.is_json = is_json and hides
+        self.sizes = (-1, -1)
         self._hides = hides
         self._passing = list_unread_keys(lanes) - (CALL_KEYS if CALLS_LANE in lanes else frozenset())
         self._head: dict[str, Any] = {}
         self._built: dict[str, Any] | None = None
         self._is_complete = False
-        self._keys: Any = None  # of the latest message
-        self._choice_keys: Any = None
+        self._size = 0  # of the latest message
+        self._keys: Any = None  # of the latest message, if all are known
+        self._latest: list[Any] = []  # the values of its head
+        self._usual: dict[str, Any] = {}  # its choice without its part, as it is in a message that continues a text
         self._counted: set[str] = set()
         self._ids: dict[str, str] = {}  # new ids by the model's
 
@@ -92,32 +97,41 @@ class Envelope:
 
     def note(self, message: Mapping[str, Any], part_key: str = "delta") -> None:
         """Lets the detectors read the strings of a message that are no texts; counts unknown fields."""
-        choices = message["choices"]
-        if self._is_complete and message.keys() == self._keys and len(choices) == 1:
-            choice = choices[0]
-            if type(choice) is dict and choice.keys() == self._choice_keys and choice.get("finish_reason") is None:
-                part = choice.get(part_key)
-                if not choice.get("logprobs") and (not part or part.keys() == _ONLY_CONTENT):  # as is usual
-                    return
-        values: list[Any] = []
-        for key in _HEAD:
+        choices, usage = message["choices"], message.get("usage")
+        values = list(map(message.get, _HEAD))
+        if not usage and message.keys() == self._keys and values == self._latest and self._is_usual(choices, part_key):
+            return
+        self._latest = values.copy()
+        for key in _HEAD if not self._is_complete else ():
             if key in message and not self._head.get(key):
                 self._head[key], self._built = message[key], None
-                values.append(message[key])
-        self._keys, self._is_complete = message.keys(), bool(self._head.get("id") and self._head.get("model"))
+        if self._hides:  # others are left out
+            values = list(self._head.values())
+        self._size, self._is_complete = len(message), bool(self._head.get("id") and self._head.get("model"))
         self._count("", message, _TOP)
-        if message.get("usage"):
-            values += _list_names(message["usage"])
+        if usage:
+            values += _list_names(usage)
+            if type_usage(usage, lambda _: True) != usage:
+                self._note("usage")
+        self._keys = message.keys() if _TOP.issuperset(message) else None
         for choice in choices:
             if isinstance(choice, dict):
+                self._usual = {key: None for key in choice if key in _USUAL} | {"index": choice.get("index")}
                 values += self._note_choice(choice, choice.get(part_key))
         for value in values:
             if type(value) is str and value not in _TECHNICAL and not self.fields.add(value) and not self._hides:
                 self._note("other")
 
+    def _is_usual(self, choices: list[Any], part_key: str) -> bool:
+        """Whether a message has one choice, which only continues the content as those before it did."""
+        choice = choices[0] if len(choices) == 1 else None
+        part = choice.get(part_key) if type(choice) is dict else None
+        return type(part) is dict and len(part) == 1 and CONTENT in part and choice == {**self._usual, part_key: part}
+
     def _note_choice(self, choice: Mapping[str, Any], part: Any) -> list[Any]:
         """Counts unknown fields of a choice; returns the values to be read."""
-        self._choice_keys = choice.keys()
+        if self._is_complete and self._hides:
+            self.sizes = (self._size, len(choice))
         self._count("choices[].", choice, _CHOICE)
         values = [choice.get("finish_reason"), choice.get("stop_reason")]
         if isinstance(part, dict):
@@ -153,7 +167,7 @@ class Envelope:
         closed = {**self._built, "choices": [self._close_choice(one) for one in event["choices"]]}
         for key in _REPORT:
             if key in event:
-                closed[key] = type_usage(event[key], self.fields) if key == "usage" else event[key]
+                closed[key] = type_usage(event[key], self._is_cleared) if key == "usage" else event[key]
         return closed
 
     def _build_head(self, kind: str, model: str) -> dict[str, Any]:
@@ -212,11 +226,13 @@ class Envelope:
         """Returns whether a string is technical, or was read; counts it as left out if not."""
         if value is None:
             return True
-        is_text = type(value) is str
-        if is_text and (value in _TECHNICAL or self.fields.find_action(value) is Action.ANNOTATE):
+        if type(value) is str and (value in _TECHNICAL or self._is_cleared(value)):
             return True
         self._note(name)
         return False
+
+    def _is_cleared(self, value: str) -> bool:
+        return self.fields.find_action(value) is Action.ANNOTATE
 
 
 def asks_for_json(body: Mapping[str, Any]) -> bool:
@@ -225,15 +241,15 @@ def asks_for_json(body: Mapping[str, Any]) -> bool:
     return isinstance(form, dict) and form.get("type") in ("json_object", "json_schema")
 
 
-def type_usage(usage: Any, fields: AnswerFields, depth: int = 3) -> Any:
-    """Returns the counters of a usage: numbers under known names, or under names that were read."""
+def type_usage(usage: Any, is_cleared: Callable[[str], bool], depth: int = 3) -> Any:
+    """Returns the counters of a usage: numbers under known names, or under names that may leave."""
     if not isinstance(usage, dict) or not depth:
         return None
     typed: dict[str, Any] = {}
     for key, value in usage.items():
-        if key in _COUNTERS or (_COUNTER.fullmatch(key) and fields.find_action(key) is Action.ANNOTATE):
+        if key in _COUNTERS or (_COUNTER.fullmatch(key) and is_cleared(key)):
             if isinstance(value, dict):
-                typed[key] = type_usage(value, fields, depth - 1)
+                typed[key] = type_usage(value, is_cleared, depth - 1)
             elif value is None or isinstance(value, int | float):
                 typed[key] = value
     return typed

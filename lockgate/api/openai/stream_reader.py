@@ -202,8 +202,9 @@ class StreamReader:
             return None
         if self._is_ruled and choice.get("finish_reason") is not None:
             return None
-        if self._envelope is not None:
-            self._envelope.note(message)
+        envelope = self._envelope
+        if envelope is not None and ((len(message), len(choice)) != envelope.sizes or choice.get("logprobs")):
+            envelope.note(message)
         if self.keeps_text:
             self._keep_text(known, text)
         known.base = message
