@@ -257,6 +257,8 @@ async def join_whole(pieces: AsyncGenerator[str, None]) -> str:
 def _note(facts: TurnResult, burst: Frame | list[Frame]) -> bool:
     before = facts.tokens
     for frame in burst if isinstance(burst, list) else (burst,):
+        if not (isinstance(frame, Frame) and isinstance(frame.text, str)):  # of a plugin
+            raise TypeError("a model's answer is no frame of text")
         if frame.text:
             facts.tokens += 1
         if frame.fields is not None:

@@ -125,6 +125,9 @@ async def read_model(
     async with deadline.open(open_stream) as bursts:
         while (burst := await deadline.wait_for(bursts)) is not None:
             if to_frames is None:
+                for frame in burst if isinstance(burst, list) else (burst,):
+                    if not (isinstance(frame, Frame) and isinstance(frame.text, str)):
+                        raise TypeError("a model's answer is no frame of text")
                 yield burst
                 continue
             frames: list[Frame] = []

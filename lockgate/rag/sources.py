@@ -259,6 +259,10 @@ async def _query(path: str, search: Search, limit: int, until: float, policy: Po
         try:
             async with asyncio.timeout_at(until):
                 found = await search()
+                for one in found[:limit]:
+                    is_text = isinstance(one.title, str) and isinstance(one.text, str) and isinstance(one.source, str)
+                    if not (is_text and isinstance(one.score, int | float)):
+                        raise TypeError("a document of the source has a field of a wrong type")
                 kept = tuple([one if one.source else one._replace(source=path) for one in found[:limit]])
             left_out = len(found) - len(kept) + (found.left_out if isinstance(found, FoundDocuments) else 0)
             retrieval, reason = Retrieval(path, Status.SUCCESS, kept, None, len(kept), left_out=left_out), ""
