@@ -18,12 +18,11 @@ from lockgate.errors import HeldTooMuch, LockgateError, TimedOut, TooManyRequest
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Receipt
 from lockgate.gate.values import Detection, Document, Frame, Message
-from lockgate.gate.verdicts import Mask, mask_part
 from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_source import Deadline
 from lockgate.guard.policy import Chunking
-from lockgate.guard.request import Input, Released
-from lockgate.guard.stream import Slice, Source, list_readers
+from lockgate.guard.request import Released
+from lockgate.guard.stream import Source, list_readers
 from lockgate.interfaces import Model, NamedModel, TunableModel
 from lockgate.rag.sources import InspectedDocument
 from lockgate.sessions.turns import SessionKey
@@ -36,7 +35,6 @@ BASIC_PARAMS = frozenset({"max_tokens", "temperature"})
 MAX_WHOLE_CHARS = 8 * 1024 * 1024  # of an answer that leaves in one piece
 _OPEN_IN_STREAMS = 4  # requests per detector
 _OVER_LIMIT = "the model refused the request: it gets too many, try again later"
-_BETWEEN = "\n\n"  # separates the texts of a request
 
 
 @dataclass(slots=True)
@@ -55,7 +53,7 @@ class TurnResult:
     is_repeated: bool = False
     usage: Mapping[str, int] | None = None
     documents: tuple[Document, ...] = field(default=())
-    found_in_prompt: Sequence[Detection] = ()  # in the joined texts of the input
+    found_in_prompt: Sequence[Detection] = ()  # in all texts of the input
     found_in_messages: Sequence[tuple[int, Detection]] = ()  # the same with the index of the client's message
     found_in_answer: list[Detection] = field(default_factory=list)
     inspected: Sequence[InspectedDocument] = ()  # documents in which something was found
@@ -113,34 +111,6 @@ class AnyAgent(Protocol):
 
         Nothing is called before the first piece is awaited; an error before it means that the client got no text.
         """
-
-
-class InputTexts:
-    """The texts of a request as one input; equal texts are read once."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.texts = texts
-        unique = [text for text in dict.fromkeys(texts) if text]
-        self._starts: dict[str, int] = {}
-        start = 0
-        for text in unique:
-            self._starts[text] = start
-            start += len(text) + len(_BETWEEN)
-        slices = [Slice(start, text) for text, start in self._starts.items()]
-        self.input = Input(_BETWEEN.join(unique), slices)
-
-    def locate(self, found: Sequence[Detection]) -> list[tuple[int, Detection]]:
-        """Returns each finding with the index of its text and its span there; of equal texts the last one counts."""
-        places = {text: at for at, text in enumerate(self.texts)}
-        located = []
-        for one in found:
-            text, start = [pair for pair in self._starts.items() if pair[1] <= one.start][-1]
-            located.append((places[text], one._replace(start=one.start - start, end=one.end - start)))
-        return located
-
-    def mask(self, masks: Sequence[Mask]) -> list[str]:
-        """The texts with the masks applied."""
-        return [mask_part(self._starts[text], text, masks) if text else text for text in self.texts]
 
 
 class Pace(NamedTuple):

@@ -20,7 +20,6 @@ from lockgate.agent.answer import (
     PROMPT_BLOCKED,
     AgentQuestion,
     Gate,
-    InputTexts,
     ModelCall,
     OpenTurn,
     Pace,
@@ -33,8 +32,9 @@ from lockgate.agent.answer import (
 )
 from lockgate.agent.graph import Graphs, Tools
 from lockgate.agent.prompts import NOTHING_FOUND, Guess, build_final_messages, find_route
-from lockgate.agent.routes import CONVERSATIONAL_SLOT, Editor, Routes, TurnState
+from lockgate.agent.routes import CONVERSATIONAL_SLOT, Routes, TurnState
 from lockgate.agent.turn_machine import Effect, Label, NoteAborted, NoteLabel, Store, TurnMachine
+from lockgate.agent.turn_texts import TurnTexts
 from lockgate.errors import InvalidRequest, LockgateError, RequestError, TurnFailed, UpstreamError
 from lockgate.gate.values import Detection, Document, Frame, Message
 from lockgate.guard.model_source import Deadline, read_model
@@ -59,7 +59,6 @@ from lockgate.sessions.turns import (
     SYSTEM,
     USER,
     AbortedTurn,
-    Intent,
     Past,
     RememberedAnswer,
     SessionKey,
@@ -73,7 +72,6 @@ from lockgate.task_groups import TaskGroup, run_group
 from lockgate.telemetry import LogEvent, agent_step, log_event, name_causes, observe_turn
 
 _NO_STORE = "the session store is not available"
-_OWN_TEXTS = 5  # of a turn, before the client's messages: the question, the editor's three, the account
 _NOTE_S = 1.0  # for recording an aborted turn
 _MAX_REPLY_CHARS = 100_000  # of the main model's internal replies
 
@@ -152,9 +150,8 @@ class _RunningTurn:
         self._prepare_until = 0.0
         self._machine = TurnMachine(ask.request_id, has_session=ask.session is not None)
         self._question = ""
-        self._texts = InputTexts([ask.question, *ask.editor, ask.account, *[one.text for one in ask.sent]])
+        self._texts = TurnTexts(ask, (), ())
         self._past = Past()
-        self._intents: tuple[Intent, ...] = ()
         self._policy = NO_POLICY
         self._meter = Meter(is_on=False)
         self._group: TaskGroup | None = None
@@ -198,16 +195,21 @@ class _RunningTurn:
 
     async def _stream(self) -> AsyncGenerator[str, None]:
         """Yields the guarded answer; records findings and outcome in `facts`."""
-        facts, gate, texts = self.facts, self._agent.gate, self._texts
+        facts, gate, memory = self.facts, self._agent.gate, self._agent.memory
         policy = self._policy = self._agent.guarding()
+        if self._ask.session is not None:
+            history = recall(self._past.turns, memory.max_messages, memory.max_tokens)
+            self._texts = TurnTexts(self._ask, history, list_intents(self._past.turns))
+        given = self._texts.open(policy.refuses_unreadable) if policy.is_on else self._texts.input
         meter = self._meter = policy.open_meter()
         if meter.is_on:
             facts.receipt = meter.receipt
+            meter.receipt.prompt_sent_to = []
             facts.failed_detectors = meter.failed_detectors
             facts.pseudonyms = meter.names.values
         facts.grounding = frozenset([one.guard.id for one in policy.grounding])
         plan = partial(gate.plan, is_whole=not self._ask.is_stream)
-        request = GuardedRequest(policy, meter, texts.input, self._prepare, plan, gate.chunking)
+        request = GuardedRequest(policy, meter, given, self._prepare, plan, gate.chunking)
         request = request._replace(is_over=lambda: facts.outcome == ANSWER_BLOCKED)
         try:
             async with open_guarded(request) as events, AsyncExitStack() as stack:
@@ -217,6 +219,8 @@ class _RunningTurn:
                             yield piece
                     elif isinstance(event, ModelStarted):
                         stack.enter_context(agent_step("stream"))
+                        if not facts.is_repeated:
+                            self._note_sent()
                     elif isinstance(event, InputRead | InputBlocked):
                         self._note_found(event.input.found)
                         if isinstance(event, InputRead):
@@ -229,8 +233,9 @@ class _RunningTurn:
 
     async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
         """Runs the graph and yields the model's call; a repeated request gets the stored answer."""
-        facts, texts = self.facts, self._texts
-        state = self._begin(texts.mask(checked.masks) if checked.masks else texts.texts)
+        facts = self.facts
+        self._texts.take(checked)
+        state = self._begin()
         repeated = self._machine.prepare(self._question)
         if repeated is not None:
             facts.is_repeated, facts.tokens = True, 1
@@ -250,25 +255,22 @@ class _RunningTurn:
         lack = NOTHING_FOUND if route.retrieves else ""
         yield Prepared(source if ask.is_stream else collect(source), facts.documents, lack)
 
-    def _begin(self, texts: Sequence[str]) -> TurnState:
+    def _begin(self) -> TurnState:
         """Builds the graph's first state from texts with masks applied."""
-        memory = self._agent.memory
-        self._question = texts[0].replace("\0", "\ufffd")  # as every store replaces it
-        sent = [one._replace(text=text) for one, text in zip(self._ask.sent, texts[_OWN_TEXTS:], strict=True)]
+        memory, texts = self._agent.memory, self._texts
+        self._question = texts.question.replace("\0", "\ufffd")  # as every store replaces it
+        sent, history = texts.sent, texts.history
         if self._ask.session is None:
             place = max([at for at, one in enumerate(sent) if one.role == USER], default=len(sent))
             before = [one for one in sent[:place] if one.role in (USER, ASSISTANT)]
             history = recall_sent(before, memory.max_messages, memory.max_tokens)
-        else:
-            history = recall(self._past.turns, memory.max_messages, memory.max_tokens)
-            self._intents = list_intents(self._past.turns)
         return {
             "question": self._question,
             "declared": self._ask.label,
             "history": history,
             "instructions": "\n\n".join(one.text for one in sent if one.role == SYSTEM),
-            "editor": Editor(*texts[1:4]),
-            "account": texts[4],
+            "editor": texts.editor,
+            "account": texts.account,
         }
 
     async def _run(self, state: TurnState) -> TurnState:
@@ -278,7 +280,7 @@ class _RunningTurn:
             start_embedding=None if self._agent.embedder is None else self._start_embedding,
             search=self._search,
             until=self._prepare_until,
-            intents=self._intents,
+            intents=self._texts.intents,
         )
         try:
             async with nullcontext() if self._agent.embedder is None else run_group() as self._group:
@@ -286,7 +288,14 @@ class _RunningTurn:
         except UpstreamError as error:
             raise fail_model(self._agent.main, error) from error
 
+    def _note_sent(self) -> None:
+        """Records that a model gets the prompt."""
+        sent_to = self._meter.receipt.prompt_sent_to
+        if sent_to is not None and "model" not in sent_to:
+            sent_to.append("model")
+
     async def _ask_main(self, messages: Sequence[Message]) -> str:
+        self._note_sent()
         generate = partial(self._agent.main.generate, messages, {"temperature": 0.0, "stream": False})
         reply = RememberedAnswer(_MAX_REPLY_CHARS)
         async with aclosing(read_model(generate, Deadline(self._prepare_until + 1.0))) as bursts:
@@ -317,8 +326,7 @@ class _RunningTurn:
         """Records the findings in the input, also by the client's message."""
         self.facts.found_in_prompt = found
         if found:
-            located = self._texts.locate(found)
-            self.facts.found_in_messages = [(at - _OWN_TEXTS, one) for at, one in located if at >= _OWN_TEXTS]
+            self.facts.found_in_messages = self._texts.list_found(found)
 
     def _break_off(self, error: BaseException) -> list[Effect]:
         if not isinstance(error, Exception):

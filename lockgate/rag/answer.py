@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from lockgate.errors import MODEL, GenerationFailed, LockgateError, RequestTimedOut, TimedOut, UpstreamError
+from lockgate.gate.coverage import FieldText, Path, TextKind, describe
+from lockgate.gate.input_texts import CheckedInput, Input, Slice, locate
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.prompt import AnswerGrounds, Citation, CitationScanner, build_prompt, explain_missing_documents
 from lockgate.gate.receipts import Receipt
@@ -21,9 +23,7 @@ from lockgate.guard.detectors import ActiveGuard
 from lockgate.guard.model_source import TIMED_OUT, Deadline, read_model
 from lockgate.guard.policy import Chunking, Policy
 from lockgate.guard.request import (
-    CheckedInput,
     GuardedRequest,
-    Input,
     InputBlocked,
     InputRead,
     Lookahead,
@@ -32,7 +32,7 @@ from lockgate.guard.request import (
     Released,
     open_guarded,
 )
-from lockgate.guard.stream import Slice, Source
+from lockgate.guard.stream import Source
 from lockgate.interfaces import GroundedModel, Model
 from lockgate.rag.sources import (
     BOUNDS,
@@ -49,6 +49,8 @@ from lockgate.rag.trace import Trace
 from lockgate.task_groups import run_group
 from lockgate.telemetry import LogEvent, log_event, name_causes
 
+PROMPT_PATH: Path = ("prompt",)
+_SYSTEM_PATH: Path = ("custom_system_prompt",)
 _NOT_AWAITED = "Not asked to the end: the prompt was blocked"
 _MAX_CITATIONS = 1000
 _SCAN_CHARS = 8192  # characters to scan before the citations are counted
@@ -102,6 +104,7 @@ class AnswerResult:
     generation_ms: int = 0
     total_ms: int = 0
     found_in_prompt: Sequence[Detection] = ()
+    found_in_fields: Sequence[tuple[str, Detection]] = ()  # in other fields of the request, by their places
     found_in_answer: list[Detection] = field(default_factory=list)
     grounding: Sequence[str] = ()  # the detectors that compared the answer with its documents
     citations: list[Citation] = field(default_factory=list)
@@ -141,6 +144,7 @@ class GroundedQuestion(NamedTuple):
     trace: Trace | None = None  # if the client may see held text
     bounds: Bounds = BOUNDS
     is_retrieval_only: bool = False  # no model is called
+    input: Input | None = None  # all texts that detectors read, at their paths; None: the prompt alone
 
 
 SendStep = Callable[[Step], Awaitable[None]]
@@ -207,7 +211,7 @@ class _AnswerRun:
         request = GuardedRequest(
             self._policy,
             self._meter,
-            Input(question.prompt, [Slice(0, question.prompt)]),
+            question.input or Input(question.prompt, [Slice(0, question.prompt)]),
             self._prepare,
             question.plan,
             question.chunking,
@@ -233,7 +237,7 @@ class _AnswerRun:
         outcome.generation_ms = self.elapsed_ms(self._generation_started_at)
 
     async def _handle_event(self, event: Any) -> None:
-        outcome = self.outcome
+        outcome, question = self.outcome, self._question
         if isinstance(event, Released):
             release, verdict = event
             text, detections = release.text, release.detections
@@ -249,6 +253,8 @@ class _AnswerRun:
                 await self._send(Token(text, release.start, release.end, detections))
         elif isinstance(event, InputRead | InputBlocked):
             outcome.found_in_prompt = event.input.found
+            if event.input.found and question.input is not None:
+                outcome.found_in_prompt, outcome.found_in_fields = _sort_by_field(question.input, event.input.found)
             outcome.is_prompt_blocked = event.input.is_blocked
             if event.input.is_blocked:
                 await self._send(Token(self._policy.fallback, 0, 0))
@@ -265,14 +271,15 @@ class _AnswerRun:
 
     async def _prepare(self, checked: CheckedInput) -> AsyncGenerator[Step | Prepared, None]:
         """Searches all sources at once; yields a step for each end, and last the model call."""
-        question, outcome = self._question, self.outcome
+        outcome = self.outcome
+        question = self._question = _apply_changes(self._question, checked)
         started_at = self._clock()
         log_event(LogEvent.CHAT_RETRIEVAL_STARTED, sources=len(question.sources))
         reader = self._reader = DocumentReader(self._policy, self._meter, question.bounds)
         async with run_group() as group:
             until = min(started_at + question.limits.retrieval_s, self.deadline)
             for place, source in enumerate(question.sources):
-                group.create_task(self._ask_source(place, source, checked.text, reader, until))
+                group.create_task(self._ask_source(place, source, reader, until))
             while len(outcome.ended) < len(question.sources):
                 retrieval = await self._finished.get()
                 outcome.ended.append(retrieval)
@@ -291,20 +298,17 @@ class _AnswerRun:
             return
         reader.note_used(outcome.documents)
         grounds = AnswerGrounds(
-            checked.text, outcome.documents, bool(question.sources), question.system_prompt, question.history
+            question.prompt, outcome.documents, bool(question.sources), question.system_prompt, question.history
         )
         if self._policy.grounding:
             outcome.grounding = [one.guard.id for one in self._policy.grounding]
         lack = explain_missing_documents(has_sources=bool(question.sources))
         yield Prepared(self._ask_model(grounds), outcome.documents, lack)
 
-    async def _ask_source(
-        self, place: int, source: NamedSource, prompt: str, reader: DocumentReader, until: float
-    ) -> None:
+    async def _ask_source(self, place: int, source: NamedSource, reader: DocumentReader, until: float) -> None:
         limit = self._question.top_k
-        retrieval = await reader.ask(
-            source.path, partial(source.source.search, source.query or prompt, limit), limit, until
-        )
+        search = partial(source.source.search, source.query or self._question.prompt, limit)
+        retrieval = await reader.ask(source.path, search, limit, until)
         self._retrieved[place] = retrieval
         self._finished.put_nowait(retrieval)
 
@@ -366,6 +370,51 @@ class _AnswerRun:
                 del citations[_MAX_CITATIONS:]
                 self._scanner, self._finds_citations = None, False
                 return
+
+
+def list_question_texts(question: GroundedQuestion) -> list[FieldText]:
+    """Returns the texts of a question that are no names, at the places where a request has them."""
+    texts = [FieldText(PROMPT_PATH, question.prompt, TextKind.CONTENT, "user")]
+    if question.system_prompt:
+        texts.append(FieldText(_SYSTEM_PATH, question.system_prompt, TextKind.CONTENT, "system"))
+    for place, one in enumerate(question.history):
+        texts.append(FieldText(("messages", place, "content"), one.text, TextKind.CONTENT, one.role))
+    for place, source in enumerate(question.sources):
+        if source.query:
+            texts.append(FieldText(("data_sources", place, "query_override"), source.query, TextKind.CONTENT, "user"))
+    return texts
+
+
+def _apply_changes(question: GroundedQuestion, checked: CheckedInput) -> GroundedQuestion:
+    """Returns the question with the texts that the check has changed."""
+    if not checked.changes:
+        return question
+    find = checked.changes.get
+    sources = [
+        one._replace(query=find(("data_sources", place, "query_override"), one.query))
+        for place, one in enumerate(question.sources)
+    ]
+    history = [
+        Message(one.role, find(("messages", place, "content"), one.text)) for place, one in enumerate(question.history)
+    ]
+    return question._replace(
+        prompt=find(PROMPT_PATH, checked.text if question.input is None else question.prompt),
+        system_prompt=find(_SYSTEM_PATH, question.system_prompt or "") or None,
+        history=history,
+        sources=sources,
+    )
+
+
+def _sort_by_field(given: Input, found: Sequence[Detection]) -> tuple[list[Detection], list[tuple[str, Detection]]]:
+    """Returns the findings in the prompt, and those in other fields with their places; spans count in the field."""
+    in_prompt: list[Detection] = []
+    elsewhere: list[tuple[str, Detection]] = []
+    for text, own in locate(given.texts, found):
+        if text.path == PROMPT_PATH:
+            in_prompt += own
+        else:
+            elsewhere += [(describe(text.path, given.table), one) for one in own]
+    return in_prompt, elsewhere
 
 
 def _generate(question: GroundedQuestion, grounds: AnswerGrounds) -> Source:

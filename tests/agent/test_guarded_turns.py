@@ -2,6 +2,7 @@
 """Turns under a policy: what is found in question, documents and answer does not pass, and is not remembered."""
 
 import asyncio
+import json
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -11,14 +12,14 @@ import pytest
 from lockgate.agent.answer import AgentQuestion
 from lockgate.agent.routes import Editor, choose_routes
 from lockgate.agent.turns import Memory
-from lockgate.errors import CheckFailed, Unavailable
+from lockgate.errors import CheckFailed, InvalidRequest, Unavailable
 from lockgate.gate.values import Message
 from lockgate.gate.verdicts import Action, Measures
 from lockgate.guard.detectors import ActiveGuard, Guard
 from lockgate.guard.policy import Policy
 from lockgate.rag.sources import NamedSource, RetrievalScope
 from lockgate.testing import MemorySessionStore, ScriptedDataSource, ScriptedDetector, ScriptedModel, find_word
-from tests.agent.agents import KEY, PASSAGES, WaitingModel, build_agent, build_main, converse, turns_of
+from tests.agent.agents import KEY, PASSAGES, AskedModel, WaitingModel, build_agent, build_main, converse, turns_of
 from tests.waits import linger
 
 TALK = AgentQuestion("Thanks!", KEY, label="CONVERSATIONAL")
@@ -136,3 +137,42 @@ async def test_a_question_that_a_client_also_sent_is_read_once() -> None:
     sent = (Message("user", "Hi"), Message("assistant", "Ho"), Message("user", "Thanks!"))
     await converse(build_agent(guarding=lambda: guarding), AgentQuestion("Thanks!", sent=sent, label="CONVERSATIONAL"))
     assert sorted(reader.read_texts) == ["Hi", "Ho", "Thanks!"]
+
+
+async def test_the_history_of_a_session_is_read_again_with_its_topics() -> None:
+    store, main, talk = MemorySessionStore(), build_main(), build_main(answer=["Sure."])
+    await converse(build_agent(main=main, memory=Memory(store)), AgentQuestion("the secret port", KEY))
+    main.asked.clear()
+    guarding = build_guarding(
+        input=[guard(ScriptedDetector(find_word("secret")))], for_input=Measures(Action.MASK), name="p"
+    )
+    agent = build_agent(main=main, conversational=talk, memory=Memory(store), guarding=lambda: guarding)
+    _, facts = await converse(agent, AgentQuestion("and why?", KEY))
+    told = "".join(one.text for asked in main.asked for one in asked)
+    assert "secret" not in told
+    assert "██████" in told
+    assert facts.receipt is not None
+    assert facts.receipt.is_covered
+    assert facts.receipt.prompt_sent_to == ["model", "docs"]
+
+
+async def test_a_finding_in_a_parameter_refuses_the_turn() -> None:
+    main = build_main()
+    guarding = build_guarding(
+        input=[guard(ScriptedDetector(find_word("secret")))], for_input=Measures(Action.MASK), name="p"
+    )
+    agent = build_agent(main=main, guarding=lambda: guarding)
+    with pytest.raises(InvalidRequest, match=r"`params\.stop\[1\]`"):
+        await converse(agent, AgentQuestion("q", params={"stop": ["x", "a secret"], "temperature": 0.5}))
+    assert main.asked == []
+
+
+async def test_what_is_said_about_the_user_stays_json_when_it_is_masked() -> None:
+    talk = AskedModel(lambda _: ["Fine."])
+    guarding = build_guarding(
+        input=[guard(ScriptedDetector(find_word("secret")))], for_input=Measures(Action.MASK), name="p"
+    )
+    agent = build_agent(choose_routes(has_platform=True), conversational=talk, guarding=lambda: guarding)
+    await converse(agent, AgentQuestion("q", label="PLATFORM", account='{"dev_id": "\\u0073ecret", "n": 1}'))
+    [line] = [one for one in talk.asked[-1][-1].text.splitlines() if one.startswith("{")]
+    assert json.loads(line) == {"dev_id": "██████", "n": 1}

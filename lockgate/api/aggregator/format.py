@@ -154,6 +154,12 @@ class AnswerCitation(msgspec.Struct):
     is_retrieved: bool
 
 
+class InputDetection(ContentDetection, omit_defaults=True):
+    """A finding in the request; `field` is its place, empty for the prompt."""
+
+    field: str = ""
+
+
 class AnswerDocument(msgspec.Struct):
     """A document in which something was found; `title_results` where it was found in the title."""
 
@@ -167,7 +173,7 @@ class AnswerDocument(msgspec.Struct):
 class AnswerDetections(msgspec.Struct):
     """The findings by section; one without findings is left out."""
 
-    input: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
+    input: list[InputDetection] | msgspec.UnsetType = msgspec.UNSET
     documents: list[AnswerDocument] | msgspec.UnsetType = msgspec.UNSET
     sources: list[AnswerDocument] | msgspec.UnsetType = msgspec.UNSET
     output: list[ContentDetection] | msgspec.UnsetType = msgspec.UNSET
@@ -435,13 +441,19 @@ def _build_detections(outcome: AnswerResult) -> dict[str, Any]:
     inspected = [one for retrieval in outcome.retrievals for one in retrieval.inspected]
     found = outcome.found_in_answer
     sections = {
-        "input": from_detections(outcome.found_in_prompt),
+        "input": from_detections(outcome.found_in_prompt) + _list_found_in_fields(outcome),
         "documents": [describe_inspected(one) for one in inspected],
         "sources": [describe_inspected(one) for one in outcome.inspected_sources],
         "output": from_detections([one for one in found if one.detector_id not in outcome.grounding]),
         "grounding": from_detections([one for one in found if one.detector_id in outcome.grounding]),
     }
     return {section: results for section, results in sections.items() if results}
+
+
+def _list_found_in_fields(outcome: AnswerResult) -> list[ContentDetection]:
+    fields = [field for field, _ in outcome.found_in_fields]
+    plain = map(msgspec.structs.asdict, from_detections([one for _, one in outcome.found_in_fields]))
+    return [InputDetection(**one, field=field) for field, one in zip(fields, plain, strict=True)]
 
 
 def describe_inspected(
@@ -457,7 +469,7 @@ def describe_inspected(
 
 
 def _build_warnings(outcome: AnswerResult) -> list[dict[str, str]]:
-    warnings = [UNSUITABLE_INPUT] if outcome.found_in_prompt else []
+    warnings = [UNSUITABLE_INPUT] if outcome.found_in_prompt or outcome.found_in_fields else []
     if any(retrieval.inspected for retrieval in outcome.retrievals):
         warnings.append(UNSUITABLE_DOCUMENTS)
     if outcome.found_in_answer or outcome.inspected_sources:

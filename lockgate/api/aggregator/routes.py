@@ -9,6 +9,7 @@ from functools import partial
 import msgspec
 
 from lockgate.api.aggregator import format as wire
+from lockgate.api.aggregator.request_texts import build_question_input
 from lockgate.api.guarded_answer import MAPPING_HEADER, Answering
 from lockgate.api.shapes import decode
 from lockgate.config.policies import PolicySettings
@@ -30,7 +31,16 @@ from lockgate.guard.detectors import ActiveGuard, Rules
 from lockgate.guard.policy import NO_POLICY, Policy
 from lockgate.guard.request import to_check_failed
 from lockgate.policy_resolver import Surface
-from lockgate.rag.answer import AnswerResult, GroundedQuestion, Limits, RetrievalStarted, SendStep, Step, Token, answer
+from lockgate.rag.answer import (
+    AnswerResult,
+    GroundedQuestion,
+    Limits,
+    RetrievalStarted,
+    SendStep,
+    Step,
+    Token,
+    answer,
+)
 from lockgate.rag.sources import Bounds, NamedSource
 from lockgate.server.exchange import Exchange
 
@@ -128,7 +138,8 @@ class ChatRoutes:
         model = request.endpoint(request.model)
         sources = [request.endpoint(ref) for ref in request.data_sources]
         streams = is_stream and settings.model_streaming
-        return GroundedQuestion(
+        guarding = await self._guard(exchange, request.detectors, request.model)
+        question = GroundedQuestion(
             prompt=request.prompt,
             sources=[
                 NamedSource(one.path, upstreams.source(one, correlation_id, threshold), ref.query_override or None)
@@ -143,12 +154,16 @@ class ChatRoutes:
             chunking=self._gateway.sentences,
             system_prompt=request.custom_system_prompt or None,
             history=[Message(one.role, one.content) for one in request.messages or ()],
-            guarding=await self._guard(exchange, request.detectors, request.model),
+            guarding=guarding,
             is_retrieval_only=request.retrieval_only,
             finds_citations=request.citations,
             trace=None if exchange.reply.tracer is None else exchange.reply.tracer.trace,
             bounds=self._bounds,
         )
+        if not (guarding.name and guarding.input):
+            return question
+        sent = exchange.request.header(b"x-correlation-id")
+        return question._replace(input=build_question_input(question, request, sent if sent == correlation_id else ""))
 
     def _plan(self, guards: Sequence[ActiveGuard], *, is_stream: bool) -> LanePlan:
         """The plan by which detectors read an answer; a whole one, too, is held only up to the limit."""
