@@ -29,6 +29,7 @@ server: {{host: 127.0.0.1}}
 # Of a server that is only asked, under no policy, and never fails to be answered.
 UNSEEN = {Counter.SERVER_ERROR, Counter.CALLS_4XX, Counter.CALLS_5XX, Counter.CALLS_FAILED, Counter.CALL_STREAMS}
 UNSEEN |= {Counter.AGENT_TURNS, Counter.AGENT_TOKENS, Counter.UNREADABLE_LABELS, Counter.POLICY_REQUESTS}
+UNSEEN |= {Counter.RECONNECTS}
 
 
 @pytest.fixture(scope="module")
