@@ -41,6 +41,7 @@ MODEL = "model"  # the name of the model in errors
 MAX_WORDS_CHARS = 1000  # of a service's error text that a caller gets
 
 _MODEL_STATUSES = frozenset({400, 404, 422, 429})  # that a model gives to a request at fault
+_EXPLAINED = _MODEL_STATUSES | {503}  # of a service; the texts of others, such as 401, are for operators
 _UNAVAILABLE, _LATE, _FAILED = 503, 504, 502
 _SUMMARIES = {_FAILED: "failed", _UNAVAILABLE: "is not available", _LATE: "did not answer in time"}
 _REFUSED = "refused the request"
@@ -169,7 +170,7 @@ class UpstreamError(LockgateError):
     @property
     def reply_status(self) -> int:
         """The status for the caller: a model may refuse a request; any other failure is 502, 503 or 504."""
-        status = self.status if self.refusal is None else self.refusal.status
+        status = self._answered
         if status in (_UNAVAILABLE, _LATE):
             return status
         is_refused = self.known_as == MODEL and status in _MODEL_STATUSES
@@ -182,12 +183,16 @@ class UpstreamError(LockgateError):
 
     @property
     def reply_text(self) -> str:
-        """The summary, with the service's own text."""
-        return f"{self.summary}: {self.words}" if self.words else self.summary
+        """The summary, with the service's own text if its status lets callers have it."""
+        return f"{self.summary}: {self.words}" if self.words and self._answered in _EXPLAINED else self.summary
 
     def drop_words(self) -> None:
         """Removes the service's own text."""
         self.message, self.words = self.own or self.summary, ""
+
+    @property
+    def _answered(self) -> int:
+        return self.status if self.refusal is None else self.refusal.status
 
     def _default_words(self) -> str:
         return self.message

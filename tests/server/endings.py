@@ -39,4 +39,5 @@ def failure(name: str, status: int = 502, words: str = "") -> dict[str, Any]:
 def failure_after(name: str, answered: int, words: str = "") -> dict[str, Any]:
     """The same for a service that answered with a status: a model may refuse a request."""
     kept = {400, 422, 429, 503, 504} if name == "model" else {503, 504}
-    return failure(name, answered if answered in kept else 502, words)
+    is_told = answered in {400, 422, 429, 503} or (answered == 404 and name != "model")
+    return failure(name, answered if answered in kept else 502, words if is_told else "")

@@ -214,7 +214,8 @@ def told(code: grpc.StatusCode) -> dict[str, Any]:
     """What a caller reads when the chunker has ended a call with this status."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return failure("cut", 504)
-    return failure("cut", 503 if code is grpc.StatusCode.UNAVAILABLE else 502, "why")
+    is_told = code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAVAILABLE)
+    return failure("cut", 503 if code is grpc.StatusCode.UNAVAILABLE else 502, "why" if is_told else "")
 
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)

@@ -71,7 +71,7 @@ def begin_and_refuse(words: str = LEAKS) -> Script:
     async def script(exchange: Exchange) -> None:
         body = exchange.received.json
         if not body.get("stream"):
-            await refuse(500, words)(exchange)
+            await refuse(422, words)(exchange)
             return
         if exchange.received.path == "/api/chat":
             await exchange.start("application/x-ndjson")
@@ -81,7 +81,9 @@ def begin_and_refuse(words: str = LEAKS) -> Script:
             await exchange.start()
             said: dict[str, Any] = {"delta": {"content": "Hello. "}} if "messages" in body else {"text": "Hello. "}
             choice = {"index": 0, **said, "finish_reason": None}
-            await exchange.chunk(sse({**BASE, "choices": [choice]}), sse({"error": {"message": words, "code": None}}))
+            await exchange.chunk(
+                sse({**BASE, "choices": [choice]}), sse({"error": {"message": words, "code": "invalid_value"}})
+            )
         await exchange.wait_until_left()
 
     return script
@@ -127,8 +129,9 @@ async def test_a_model_that_refuses_is_named_on_every_surface(status: int, is_st
         for surface, ask_on in SURFACES.items():
             heard = await ask_on(house, "noted", is_stream)
             check(heard, surface, status)
-            if surface in (*PROXIED, "aggregator") and (surface, status) != ("guardrails_v1", 504):
-                assert LEAKS in text_of(heard)  # the policy changes no text, so it is as without one
+            told = {400, 503} if surface == "guardrails_v1" else {400, 422, 429, 503}
+            if surface == "aggregator" or surface in PROXIED:  # the policy changes no text, so it is as without one
+                assert (LEAKS in text_of(heard)) == (surface == "aggregator" or status in told)
         assert (await grpc_agent(house, is_stream)).error == (
             "RESOURCE_EXHAUSTED the model refused the request: it gets too many, try again later"
             if status == 429
@@ -160,8 +163,8 @@ async def test_a_model_that_breaks_down_is_named_on_every_surface(how: str, is_s
 @BOTH
 async def test_words_of_a_model_leave_only_if_the_policy_finds_nothing_in_them(is_stream: bool, words: str) -> None:
     """D-36: in responses, and in events of a stream that has begun."""
-    for script in (refuse(422, words), refuse(500, words), begin_and_refuse(words)):
-        async with open_house(Failing(script, words=words), **STREAMING) as house:
+    for script in (refuse(422, words), refuse(503, words), begin_and_refuse(words)):
+        async with open_house(Failing(script, 503, words), **STREAMING) as house:
             asked = [(surface, policy) for surface in SURFACES for policy in HIDING]
             answers = await asyncio.gather(*[SURFACES[one](house, policy, is_stream) for one, policy in asked])
             for (surface, policy), heard in zip(asked, answers, strict=True):

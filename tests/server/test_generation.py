@@ -25,7 +25,7 @@ from tests.contracts.grpc_peers import (
     stream_nothing,
 )
 from tests.contracts.http_peers import Exchange, open_peer
-from tests.server.endings import ended_badly, error_of, failure, failure_after
+from tests.server.endings import ended_badly, error_of, failure
 from tests.server.gateways import V1, V1_STREAM, ask, events_of, gateway
 
 DETECT = "/api/v2/text/generation-detection"
@@ -419,7 +419,8 @@ async def test_every_status_has_its_answer_and_only_caikit_is_asked_again(
 ) -> None:
     """D-41, G-126: 1 + 3 times while it is unavailable."""
     is_late = code is grpc.StatusCode.DEADLINE_EXCEEDED
-    error = failure("model", 504) if is_late else failure_after("model", status, "why")
+    words = "why" if status in (400, 404, 503) else ""
+    error = failure("model", 504) if is_late else failure("model", status if status in (400, 503) else 502, words)
     async with before(provider, whole=answering(code), stream=streaming(code)) as (port, record):
         calls = 4 if provider == "nlp" and status == 503 else 1
         for path, body in (
