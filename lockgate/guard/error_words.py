@@ -13,7 +13,7 @@ async def read_words(error: UpstreamError | GenerationFailed, policy: Policy) ->
 
 
 async def _is_clean(words: str, policy: Policy) -> bool:
-    guards = policy.output or policy.input
+    guards = policy.output or policy.input or policy.documents
     if not guards:
         return False
     try:
