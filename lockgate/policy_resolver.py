@@ -176,6 +176,7 @@ class PolicyResolver:
             unused=() if "grounding" in surface.rules else tuple(policy.grounding),
             is_metered=is_metered,
             unreadable=policy.unreadable,
+            names_key=bytes.fromhex(settings.names_key.reveal()),
             replaces_tool_results=policy.replaces_tool_results and bool(policy.name),
             cached_reads=self._cache.open() if policy.name and inputs else None,
         )

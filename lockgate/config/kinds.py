@@ -4,6 +4,7 @@
 import dataclasses
 import math
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -286,6 +287,11 @@ def option(
     if callable(default):
         return dataclasses.field(default_factory=default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def make_key() -> Secret:
+    """Return a new random key."""
+    return Secret(secrets.token_hex(32))
 
 
 def empty_map() -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from lockgate.config.agent_settings import (
 )
 from lockgate.config.caller_settings import CallerSettings as CallerSettings
 from lockgate.config.kinds import Secret as Secret
-from lockgate.config.kinds import Section, SectionMap, empty_map, option
+from lockgate.config.kinds import Section, SectionMap, empty_map, make_key, option
 from lockgate.config.policy_keys import PolicyKeys
 from lockgate.gate.values import WHOLE_TEXT_CHUNKER
 
@@ -363,6 +363,7 @@ class Settings:
     warnings: tuple[str, ...] = ()
     listeners: Listeners = DEFAULT_LISTENERS
     trace_token: Secret | None = None  # made anew at each start
+    names_key: Secret = dataclasses.field(default_factory=make_key, compare=False)  # of made-up names in all workers
     compat: Compat = option(
         kinds.choice("none", "fms"), "fms: answer exactly as the guardrails orchestrator does", "none"
     )

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -98,8 +98,13 @@ def _squeeze(text: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Pseudonyms:
-    """The pseudonyms of one request: one per value; a pseudonym that is found as a value stays unchanged."""
+    """The pseudonyms of one request: one per value; a pseudonym that is found as a value stays unchanged.
 
+    With a key a pseudonym depends on the key and the value, so that later requests with the key give the value the same
+    one. Without a key they are given in the order of first use.
+    """
+
+    key: bytes = b""
     _names: dict[str, str] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)  # the value of each name; only for the caller, never stored
 
@@ -134,14 +139,22 @@ class Pseudonyms:
     def _invent(self, kind: str, value: str) -> str:
         """Returns a new name that does not contain the value and is not contained in it."""
         hidden = _squeeze(value)
-        place = len(self._names)
+        place = 0 if self.key else len(self._names)
         while True:
-            turn, at = divmod(place, len(_WORDS))
-            word = _WORDS[at] + (str(turn + 1) if turn else "")
+            word = self._find_word(value, place)
             name = _format_name(kind, word)
             if name not in self.values and name not in self._names and hidden not in word and word not in hidden:
                 return name
             place += 1
+
+    def _find_word(self, value: str, place: int) -> str:
+        """Returns the word of a pseudonym at this place in the order of those that a value may have."""
+        if not self.key:
+            turn, at = divmod(place, len(_WORDS))
+            return _WORDS[at] + (str(turn + 1) if turn else "")
+        body = f"{place}\0{value}".encode("utf-8", "surrogatepass")
+        number = int.from_bytes(blake2b(body, key=self.key, digest_size=8).digest())
+        return f"{_WORDS[number % len(_WORDS)]}{1000 + number // len(_WORDS) % 9000}"
 
 
 def _format_name(kind: str, word: str) -> str:

@@ -224,15 +224,15 @@ class InputJudge:
     def _mask(self, run: Sequence[InputText], masks: Sequence[Mask]) -> None:
         self._masks += masks
         for one in run:
-            masked = _mask_json(one, masks) if one.kind is TextKind.JSON else mask_part(one.start, one.text, masks)
+            is_json = one.kind is TextKind.JSON
+            masked = self._mask_json(one, masks) if is_json else mask_part(one.start, one.text, masks)
             if masked != one.raw:
                 self._changes[one.path] = masked
 
-
-def _mask_json(one: InputText, masks: Sequence[Mask]) -> str:
-    """Returns the JSON of a text with its masks; it stays JSON."""
-    reader = ArgumentsReader()
-    reader.feed(one.raw)
-    reader.finish()
-    own = [mask._replace(start=mask.start - one.start, end=mask.end - one.start) for mask in masks]
-    return reader.release(len(one.text), own, is_final=True)
+    def _mask_json(self, one: InputText, masks: Sequence[Mask]) -> str:
+        """Returns the JSON of a text with its masks; it stays JSON."""
+        reader = ArgumentsReader(self._meter.names.make_number)
+        reader.feed(one.raw)
+        reader.finish()
+        own = [mask._replace(start=mask.start - one.start, end=mask.end - one.start) for mask in masks]
+        return reader.release(len(one.text), own, is_final=True)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from hashlib import blake2b
 from time import perf_counter
 from typing import Any, NamedTuple, cast
 
@@ -66,11 +67,12 @@ class Meter:
         lanes: Sequence[str] = ("content",),
         own: frozenset[str] = frozenset(),
         words: FindingWords | None = None,
+        names_key: bytes = b"",
         is_on: bool = True,
     ) -> None:
         self.is_on = is_on
         self.receipt = Receipt(policy, is_shadow=is_shadow, lanes=lanes)
-        self.names = Pseudonyms()
+        self.names = Pseudonyms(names_key)
         self.failed_detectors: dict[str, bool] = {}  # tolerated failures; True: outside shadow it would end the request
         self.fields = _NO_FIELDS  # of the answer: its strings besides texts
         self._is_shadow = is_shadow
@@ -177,6 +179,7 @@ class Policy:
         default_factory=dict, compare=False
     )  # words of findings in which nothing was found
     unreadable: Mapping[str, str] = field(default_factory=dict)  # by kind: `refuse` or `pass`, as far as given
+    names_key: bytes = b""  # of made-up names; empty: they are given in the order of first use
     replaces_tool_results: bool = False  # `block` replaces the result of a tool by the fallback
     cached_reads: CachedReads | None = None  # of the detectors of the input whose readings requests share
     # Computed from the other fields.
@@ -252,14 +255,18 @@ class Policy:
             bound[part] = tuple([one.bind(headers) for one in getattr(self, part)])
         return replace(self, **bound)
 
-    def open_meter(self) -> Meter:
-        """Returns a meter for one request that expects every detector of the policy, in the order of the parts."""
+    def open_meter(self, caller: str = "") -> Meter:
+        """Returns a meter for one request that expects every detector of the policy, in the order of the parts.
+
+        All requests of a caller give a value the same made-up name.
+        """
         if not (self.is_metered and (self.name or self.is_on)):
             return Meter(is_on=False)
         measures = (self.for_input, self.for_documents, self.for_output)
         own = frozenset(name for one in measures for name in one.own or ())
         words = FindingWords(self.list_enforcing(), self.clean_words, self.max_open) if self.reads_findings else None
-        meter = Meter(self.name, is_shadow=self.is_shadow, lanes=self.lanes, own=own, words=words)
+        names_key = self.names_key and blake2b(caller.encode(), key=self.names_key, digest_size=32).digest()
+        meter = Meter(self.name, is_shadow=self.is_shadow, lanes=self.lanes, own=own, words=words, names_key=names_key)
         parts: tuple[tuple[RequestPart, Sequence[ActiveGuard | ActiveReview]], ...] = (
             (RequestPart.PROMPT, self.input),
             (RequestPart.DOCUMENTS, self.documents),

@@ -5,6 +5,7 @@ The letters of the texts are in no label and no made-up name, and none occurs tw
 known when it is seen. What should be left is worked out here once more, the slow way.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockgate.gate import verdicts
 from lockgate.gate.release import Strategy
 from lockgate.gate.values import Detection
 from lockgate.gate.verdicts import (
@@ -306,6 +308,24 @@ def test_a_value_that_is_empty_or_has_no_end_gets_no_name(value: str) -> None:
     names = Pseudonyms()
     assert names.name(find(value, "Email")) == "[EMAIL]"
     assert names.values == {}
+
+
+@given(st.lists(st.text(min_size=1, max_size=6), unique=True, max_size=6), st.randoms())
+def test_with_a_key_a_value_keeps_its_name_in_any_order(values: list[str], order: random.Random) -> None:
+    first, later, other = Pseudonyms(b"key"), Pseudonyms(b"key"), Pseudonyms(b"another")
+    given_ = {value: first.name(find(value, "Name")) for value in values}
+    shuffled = order.sample(values, len(values))
+    again = {value: later.name(find(value, "Name")) for value in shuffled}
+    assert len(set(given_.values())) == len(given_)
+    assert {value: again[value] for value in given_} == given_
+    assert not values or {value: other.name(find(value, "Name")) for value in values} != given_
+
+
+def test_two_values_never_share_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "_WORDS", ("heron",))
+    names = Pseudonyms(b"key")
+    given_ = [names.name(find(f"<{n}>", "Name")) for n in range(2000)]  # of 9000 names: many want the same one
+    assert len(set(given_)) == len(names.values) == 2000
 
 
 def test_masks_of_one_request_share_their_names() -> None:

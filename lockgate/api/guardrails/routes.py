@@ -214,7 +214,7 @@ class GenerationRoutes:
 
         request = GuardedRequest(
             policy,
-            policy.open_meter(),
+            policy.open_meter(exchange.request.caller),
             await _read_texts(wanted, policy, generation),
             ask_model(backend, generation, writer, with_input),
             partial(answering.lanes, is_stream=writer.is_stream, strategy=strategy, feeds_empty=True),

@@ -131,6 +131,7 @@ class CompletionRequest(NamedTuple):
     text: str = ""  # of the prompt, as the request's own detectors read it
     read: Sequence[InputText] = ()  # under a policy: all texts that are read
     size: int = 0  # of the body, in bytes
+    caller: str = ""
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:

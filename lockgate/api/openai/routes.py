@@ -104,7 +104,7 @@ class OpenAIRoutes:
         if request.is_stream and self._relay is not None and not (policy.is_on or policy.name):
             await relay(exchange, self._relay.relay(generation))
             return
-        request = request._replace(read=found.texts)
+        request = request._replace(read=found.texts, caller=exchange.request.caller)
         writer = self._build_writer(dialect, request, policy)
         guarded = self._build_request(dialect, request, policy, found, self._backend, generation, writer)
         await self._answering.answer(exchange, guarded, writer)
@@ -117,7 +117,7 @@ class OpenAIRoutes:
             generation = self._build_generation(exchange, dialect, request)
             policy = await self._resolve(exchange, dialect, request, generation)
         found = await self._read_texts(request, policy, generation)
-        request = request._replace(read=found.texts)
+        request = request._replace(read=found.texts, caller=exchange.request.caller)
         writer = self._build_writer(dialect, request, policy)
         guarded = self._build_request(dialect, request, policy, found, target.backend, generation, writer)
         begin = partial(start_events, exchange) if request.is_stream else None
@@ -137,7 +137,7 @@ class OpenAIRoutes:
             generation = self._build_generation(exchange, CHATS, request)
             policy = await self._resolve(exchange, CHATS, request, generation, self._plain)
         found = await self._read_texts(request, policy, generation)
-        request = request._replace(read=found.texts)
+        request = request._replace(read=found.texts, caller=exchange.request.caller)
         writer = OllamaWriter(turn_writer, request, hides=policy.hides)
         guarded = self._build_request(CHATS, request, policy, found, target.backend, generation, writer)
         begin = partial(start, exchange) if request.is_stream else None
@@ -245,7 +245,7 @@ class OpenAIRoutes:
         prompt = _join_prompt(request) if policy.refusing else ""
         return GuardedRequest(
             policy,
-            policy.open_meter(),
+            policy.open_meter(request.caller),
             found,
             ask_model(backend, generation, writer, partial(_with_input, generation)),
             lanes,
