@@ -68,7 +68,8 @@ def list_call_texts(message: Mapping[str, Any], *, is_whole: bool = False) -> It
     for place, call in _list_calls(message, is_whole=is_whole):
         kinds = [one for one in _KINDS if isinstance(call.get(one[0]), Mapping)]
         for kind, key in kinds or [_CUSTOM if call.get("type") == "custom" else _FUNCTION]:
-            text = (call.get(kind) or {}).get(key)
+            inner = call.get(kind)
+            text = inner.get(key) if isinstance(inner, Mapping) else None
             if text is not None and not isinstance(text, str):  # some models give arguments as an object
                 text = json.dumps(text, ensure_ascii=False)
             yield CallText(place, kind, key, text or "")
@@ -92,11 +93,12 @@ def with_texts(
     for place, call in _list_calls(message, is_whole=is_whole):
         if place in without:
             continue
-        one = _keep_known(call, hides)
+        one = {key: value for key, value in call.items() if not hides or key in _KNOWN_KEYS}
         for kind, key in _KINDS:
             inner = call.get(kind)
             if isinstance(inner, Mapping):
-                one[kind] = {**_keep_known(inner, hides), key: texts.get(CallText(place, kind, key, "").field, "")}
+                kept = {name: value for name, value in inner.items() if not hides or name == "name"}
+                one[kind] = {**kept, key: texts.get(CallText(place, kind, key, "").field, "")}
             else:
                 one.pop(kind, None)
         if place is None:
@@ -119,10 +121,6 @@ def keep_calls_with_text(calls: Mapping[str, Any]) -> dict[str, Any]:
 
 def _has_text(call: Mapping[str, Any]) -> bool:
     return any((call.get(kind) or {}).get(key) for kind, key in _KINDS)
-
-
-def _keep_known(call: Mapping[str, Any], hides: bool) -> dict[str, Any]:
-    return {key: value for key, value in call.items() if not hides or key in _KNOWN_KEYS}
 
 
 def _list_calls(
