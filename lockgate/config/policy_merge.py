@@ -13,6 +13,7 @@ from typing import Any
 
 from lockgate.config.policies import SECTION_TYPES, Params, PolicySettings
 from lockgate.config.policy_keys import LANES
+from lockgate.gate.coverage import KINDS
 from lockgate.gate.verdicts import REPLACING, Action, DocumentAction, MaskWith
 
 NAME_JOINER = "+"  # the name of a merge is the names of its policies
@@ -47,7 +48,7 @@ def merge(required: PolicySettings, other: PolicySettings, thresholds: Threshold
         mask_with=_choose_mask(required, other),
         lanes=tuple([lane for lane in LANES if lane in (*required.lanes, *other.lanes)]),
         is_speculative=all(one.is_speculative for one in both if one.input) and bool(sections["input"]),
-        unreadable=_join_unreadable(required.unreadable, other.unreadable),
+        unreadable=_join_unreadable(both),
         replaces_tool_results=required.replaces_tool_results and other.replaces_tool_results,
         own_roles=_join_roles(both),
         role_thresholds=_join_role_thresholds(both, thresholds),
@@ -89,10 +90,17 @@ def _choose_lower(first: Mapping[str, Any], second: Mapping[str, Any], default: 
     return {_THRESHOLD: min(given if len(given) == 2 or default is None else [*given, default])}
 
 
-def _join_unreadable(first: Mapping[str, str], second: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the stricter words for what cannot be read; a kind may pass only if both policies say so."""
-    words = {kind: "pass" for kind in first if second.get(kind) == "pass"}
-    return MappingProxyType(words | {kind: word for kind, word in (*first.items(), *second.items()) if word != "pass"})
+def _join_unreadable(both: tuple[PolicySettings, ...]) -> Mapping[str, str]:
+    """Return the stricter word for each kind of values that cannot be read; a policy without a word has its default."""
+    words = {
+        kind: {_find_word(one, kind) for one in both} for kind in KINDS if any(kind in one.unreadable for one in both)
+    }
+    return MappingProxyType({kind: "refuse" if "refuse" in said else "pass" for kind, said in words.items()})
+
+
+def _find_word(policy: PolicySettings, kind: str) -> str:
+    changes_text = kind != "encrypted" and any(action is not Action.ANNOTATE for action in _list_actions(policy))
+    return policy.unreadable.get(kind, "refuse" if changes_text else "pass")
 
 
 def _join_roles(both: tuple[PolicySettings, ...]) -> Mapping[str, frozenset[str]]:

@@ -3,8 +3,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
+from math import inf
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -14,10 +15,15 @@ from lockgate.config import policy_merge
 from lockgate.config.policies import SECTION_TYPES, PolicySettings
 from lockgate.config.policy_keys import LANES
 from lockgate.config.policy_merge import find_conflicts, merge, merge_all
-from lockgate.gate.values import Detection
+from lockgate.gate.coverage import KINDS
+from lockgate.gate.values import TEXT_CONTENTS, Detection
 from lockgate.gate.verdicts import Action, DocumentAction, MaskWith, judge_whole, keep
+from lockgate.guard.detectors import ActiveGuard, Guard
+from lockgate.guard.policy import Policy
 
 DEFAULTS = {"a": 0.5, "b": 0.7, "c": 0.2}
+NO_READING: Any = None  # nothing is read here
+GUARDS = {name: Guard(name, TEXT_CONTENTS, cast("Any", None), "sentence", None, 0.5) for name in DEFAULTS}
 TEXT = "One. Two two. Three three three."
 
 
@@ -28,6 +34,8 @@ def build(name: str, output: Mapping[str, Any], **more: Any) -> PolicySettings:
 thresholds = st.one_of(st.just({}), st.builds(lambda number: {"threshold": number}, st.sampled_from([0.1, 0.5, 0.9])))
 detectors = st.dictionaries(st.sampled_from(sorted(DEFAULTS)), thresholds, max_size=3)
 actions = st.sampled_from(Action)
+roles = st.sampled_from(["user", "tool", "system"])
+by_role = st.dictionaries(roles, st.sampled_from([0.1, 0.5, 0.9]))
 limits = st.dictionaries(
     st.sampled_from(sorted(SECTION_TYPES)), st.dictionaries(st.sampled_from(sorted(DEFAULTS)), st.integers(1, 9))
 )
@@ -50,6 +58,11 @@ def policies(draw: st.DrawFn, name: str) -> PolicySettings:
         own_actions=MappingProxyType({section: MappingProxyType(of) for section, of in own.items() if of}),
         own_limits=MappingProxyType(draw(limits)),
         own_failures=MappingProxyType(failures) if draw(st.booleans()) else MappingProxyType({}),
+        unreadable=MappingProxyType(draw(st.dictionaries(st.sampled_from(KINDS), st.sampled_from(["refuse", "pass"])))),
+        own_roles=MappingProxyType(
+            {one: draw(st.frozensets(roles)) for one in sections["input"] if draw(st.booleans())}
+        ),
+        role_thresholds=MappingProxyType({one: draw(by_role) for one in sections["input"] if draw(st.booleans())}),
         is_shadow=draw(st.booleans()),
         masks_sources=draw(st.booleans()),
         mask_with=draw(st.sampled_from(MaskWith)),
@@ -82,6 +95,24 @@ def list_released(policy: PolicySettings, section: str, all_spans: list[tuple[in
     return set(range(verdict.kept)) - masked
 
 
+def refuses(policy: PolicySettings, kind: str) -> bool:
+    """Whether a request with a value of this kind is refused."""
+    parts: dict[str, Any] = {f"for_{one}": policy.measures(one) for one in ("input", "documents", "output")}
+    for section in ("input", "documents", "output"):
+        names = getattr(policy, section)
+        parts[section] = tuple([ActiveGuard(GUARDS[name], NO_READING, 0.5, holds=True) for name in names])
+    resolved = Policy(name=policy.name, is_shadow=policy.is_shadow, unreadable=policy.unreadable, **parts)
+    return resolved.refuses_unreadable(kind)
+
+
+def find_threshold(policy: PolicySettings, name: str, role: str) -> float:
+    """The lowest score that a detector reports in a message of this role; infinite if it does not read the role."""
+    if role not in policy.own_roles.get(name, [role]):
+        return inf
+    general = policy.input[name].get("threshold", DEFAULTS[name])
+    return policy.role_thresholds.get(name, {}).get(role, general)
+
+
 def check_law(first: PolicySettings, second: PolicySettings, all_spans: list[tuple[int, int, str, float]]) -> None:
     merged = merge(first, second, DEFAULTS)
     for one in (first, second):
@@ -94,6 +125,11 @@ def check_law(first: PolicySettings, second: PolicySettings, all_spans: list[tup
         assert {*one.lanes} <= {*merged.lanes}
         assert one.is_shadow or not merged.is_shadow
         assert merged.masks_sources or not one.masks_sources
+        for kind in KINDS:
+            assert refuses(merged, kind) or not refuses(one, kind)
+        for name in one.input:
+            for role in ("user", "tool", "system", "assistant"):
+                assert find_threshold(merged, name, role) <= find_threshold(one, name, role)
         assert one.is_speculative or not (merged.is_speculative and one.input)
 
 
@@ -120,6 +156,9 @@ def take_mildest(both: Any, find_one: Any, join: Any) -> Any:
 
 collect = policy_merge._collect
 WRONG: dict[str, Callable[..., Any]] = {
+    "_join_unreadable": lambda both: both[1].unreadable,
+    "_join_roles": lambda both: both[0].own_roles,
+    "_join_role_thresholds": lambda both, defaults: both[0].role_thresholds,
     "_collect": take_mildest,
     "_choose_lower": lambda first, second, default: {**first, **second},
     "_join_params": lambda section, required, other, defaults: getattr(other, section) or getattr(required, section),
@@ -206,6 +245,13 @@ def test_masks_are_those_of_the_required_policy_but_names_only_if_both_give_name
     required, other = (build(name, {"a": {}}, on_output=Action.MASK, mask_with=one)
                        for name, one in (("p", first), ("q", second)))  # fmt: skip
     assert merge(required, other, DEFAULTS).mask_with is kind
+
+
+def test_values_that_cannot_be_read_pass_where_neither_policy_would_refuse_them() -> None:
+    required = build("p", {"a": {}}, on_output=Action.MASK, unreadable={"image": "pass", "encrypted": "refuse"})
+    assert merge(required, build("q", {"b": {}}), DEFAULTS).unreadable == required.unreadable
+    strict = build("q", {"b": {}}, on_output=Action.MASK)
+    assert merge(required, strict, DEFAULTS).unreadable == {"image": "refuse", "encrypted": "refuse"}
 
 
 def test_a_required_policy_that_masks_nothing_leaves_the_kind_of_mask_and_the_fallback_to_the_other() -> None:
