@@ -103,9 +103,12 @@ async def test_other_ports_know_no_such_name() -> None:
 async def test_errors_tell_it_and_have_the_words_of_their_path() -> None:
     async with served(build()) as port:
         answer = await ask(port, CHAT, "r-1", **{"x-want": "failure"})
-        assert (answer.status, answer.headers["x-correlation-id"]) == (422, "r-1")
-        assert answer.json() == {"error": "validation_error", "message": "no", "details": {}}
-        assert (await ask(port, GUARDRAILS, **{"x-want": "failure"})).json() == {"code": 422, "details": "no"}
+        assert (answer.status, answer.headers["x-correlation-id"]) == (502, "r-1")
+        assert answer.json() == {"error": "bad_gateway", "message": "`m` failed: no", "details": {}}
+        assert (await ask(port, GUARDRAILS, **{"x-want": "failure"})).json() == {
+            "code": 502,
+            "details": "`m` failed: no",
+        }
 
 
 async def test_every_line_of_a_request_carries_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -148,7 +151,7 @@ async def test_a_stream_may_have_headers_and_errors_of_its_own() -> None:
         assert answer.headers["connection"] == "keep-alive"
         assert answer.headers["cache-control"] == "no-cache"
         assert answer.headers["x-correlation-id"] == "r-1"
-        assert answer.body == b"data: r-1\n\nevent: error\ndata: <no>\n\n"
+        assert answer.body == b"data: r-1\n\nevent: error\ndata: <`m` failed: no>\n\n"
 
 
 @pytest.mark.parametrize("word", ["close", "Close", "close, te"])
