@@ -161,7 +161,7 @@ async def test_a_policy_does_it_all_by_one_name() -> None:
     assert list(read) == ["words", "injection", "mail", "citations"]
     assert all(one["covered"] for one in read.values())
     assert read["mail"]["read"]["answer"] == len(said)
-    assert read["words"]["read"] == {"prompt": len("How long does the kettle take?")}
+    assert read["words"]["read"]["prompt"] == len("How long does the kettle take?")
 
 
 async def test_citations_are_told_where_they_are_asked_for_and_nothing_else_is_added() -> None:
