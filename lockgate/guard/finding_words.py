@@ -17,10 +17,11 @@ from lockgate.guard.detectors import ActiveGuard
 from lockgate.task_groups import run_together
 
 UNREAD_KIND = "Finding"  # in place of a kind with a finding; label masks show it
+_FIELDS = ("detection", "detection_type", "evidence", "metadata")
 _MAX_CHARS = 8192  # of all texts of a field; more are left out unread
+_MAX_ALL_CHARS = 65_536  # of all texts that are read at once
 _MAX_DEPTH = 32
 _MAX_CLEAN = 1024
-_KINDS = ("detection", "detection_type")
 
 Lists = Sequence[Sequence[Detection]]
 
@@ -35,43 +36,60 @@ class FindingWords:
 
     async def read(self, lists: Lists, receipt: Receipt) -> Lists:
         """Returns the findings without the words that no detector read or in which one found something."""
-        return [[await self._clear(one, receipt) for one in of_text] if of_text else of_text for of_text in lists]
+        unread: dict[str, int] = {}
+        fields = {(id(one), name): self._take(getattr(one, name), unread) for one in _join(lists) for name in _FIELDS}
+        unclean = await self._find_unclean(list(unread))
+        left_out = {key for key, texts in fields.items() if texts is None or not unclean.isdisjoint(texts)}
+        if not left_out:
+            return lists
+        return [[_clear(one, left_out, receipt) for one in of_text] for of_text in lists]
 
-    async def _clear(self, found: Detection, receipt: Receipt) -> Detection:
-        unclean = [name for name in found._fields[3:] if not await self._is_clean(name, getattr(found, name))]
-        for name in unclean:
-            receipt.note_left_out(f"detections.{name}")
-        cleared: dict[str, Any] = {
-            name: UNREAD_KIND if name in _KINDS else () if name == "evidence" else None for name in unclean
-        }
-        return found._replace(**cleared) if cleared else found
+    def _take(self, value: Any, unread: dict[str, int]) -> list[str] | None:
+        """Adds the texts of a field to `unread`, each with the characters up to its end.
 
-    async def _is_clean(self, name: str, value: Any) -> bool:
-        if name in ("score", "detector_id") or not value:
-            return True
+        Returns the texts, or None if they are too long or too deep.
+        """
         try:
-            texts = list(dict.fromkeys(list_texts(value)))
+            texts = [text for text in list_texts(value) if text.strip() and text not in self._clean]
         except RecursionError:
-            return False
-        unread = [text for text in texts if text.strip() and text not in self._clean]
-        if not unread:
-            return True
-        if sum(map(len, unread)) > _MAX_CHARS:
-            return False
-        try:
-            are_clean = all(
-                await run_together([partial(_finds_nothing, one, unread) for one in self._readers], self._max_open)
-            )
-        except LockgateError:  # a detector has failed: the texts are unread
-            return False
-        if are_clean:
-            self._remember(unread)
-        return are_clean
+            return None
+        new = [text for text in dict.fromkeys(texts) if text not in unread]
+        size, before = sum(map(len, new)), next(reversed(unread.values()), 0)
+        if size > _MAX_CHARS or before + size > _MAX_ALL_CHARS:
+            return None
+        for text in new:
+            before = unread[text] = before + len(text)
+        return texts
 
-    def _remember(self, texts: Sequence[str]) -> None:
-        if len(self._clean) + len(texts) > _MAX_CLEAN:
+    async def _find_unclean(self, texts: list[str]) -> set[str]:
+        """Returns the texts with a finding; all of them if a detector fails."""
+        if not (texts and self._readers):
+            return set()
+        try:
+            found = await run_together([partial(_find_in, one, texts) for one in self._readers], self._max_open)
+        except LockgateError:
+            return set(texts)
+        unclean = set().union(*found)
+        clean = [text for text in texts if text not in unclean]
+        if len(self._clean) + len(clean) > _MAX_CLEAN:
             self._clean.clear()
-        self._clean.update(dict.fromkeys(texts))
+        self._clean.update(dict.fromkeys(clean[:_MAX_CLEAN]))
+        return unclean
+
+
+def _join(lists: Lists) -> Iterator[Detection]:
+    for of_text in lists:
+        yield from of_text
+
+
+def _clear(found: Detection, left_out: set[tuple[int, str]], receipt: Receipt) -> Detection:
+    """Returns the finding without the fields that are left out."""
+    cleared: dict[str, Any] = {}
+    for name in _FIELDS:
+        if (id(found), name) in left_out:
+            receipt.note_left_out(f"detections.{name}")
+            cleared[name] = {"evidence": (), "metadata": None}.get(name, UNREAD_KIND)
+    return found._replace(**cleared) if cleared else found
 
 
 def list_texts(value: Any, depth: int = 0) -> Iterator[str]:
@@ -89,6 +107,9 @@ def list_texts(value: Any, depth: int = 0) -> Iterator[str]:
             yield from list_texts(item, depth + 1)
 
 
-async def _finds_nothing(reader: ActiveGuard, texts: Sequence[str]) -> bool:
+async def _find_in(reader: ActiveGuard, texts: list[str]) -> set[str]:
     found = await reader.reading.read([Excerpt(text) for text in texts])
-    return len(found) == len(texts) and not any(one.score >= reader.threshold for of_text in found for one in of_text)
+    if len(found) != len(texts):  # a reading that tolerates failures has none
+        return set(texts)
+    pairs = zip(texts, found, strict=True)
+    return {text for text, of_text in pairs if any(one.score >= reader.threshold for one in of_text)}

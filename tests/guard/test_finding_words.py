@@ -75,6 +75,18 @@ async def test_words_that_are_too_long_or_too_deep_are_left_out_unread() -> None
     assert sorted(reader.read_texts) == ["Article", "grammar"]
 
 
+async def test_many_findings_are_read_at_once_and_up_to_a_limit() -> None:
+    reader, receipt = ScriptedDetector(find_word(SECRET)), Receipt("p")
+    found = [FOUND._replace(metadata={"id": f"{number:03} {'x' * 996}"}) for number in range(100)]
+    found[7] = FOUND._replace(metadata={"id": SECRET})
+    [cleared] = await build_words(build_guard("r", reader)).read([found], receipt)
+    kept = [number for number, one in enumerate(cleared) if one.metadata]
+    assert kept == [number for number in range(len(kept) + 1) if number != 7]
+    assert 60 < len(kept) < 70
+    assert receipt.dropped == {"detections.metadata": 100 - len(kept)}
+    assert len(reader.read_texts) == len(set(reader.read_texts)) == len(kept) + 4  # kinds, a key and the secret
+
+
 async def test_words_that_a_failed_detector_has_not_read_are_left_out() -> None:
     broken = build_guard("broken", ScriptedDetector(error=Unavailable("broken", "down")))
     cleared, dropped = await clear(FOUND._replace(metadata={"rule": "r"}), build_words(broken))
@@ -87,7 +99,7 @@ async def test_clean_words_are_read_once_and_unclean_ones_each_time() -> None:
     words = build_words(build_guard("r", reader))
     for _ in range(3):
         await clear(FOUND._replace(metadata={"rule": SECRET}), words)
-    assert sorted(reader.read_texts) == ["Article", SECRET, SECRET, SECRET, "grammar", "rule", "rule", "rule"]
+    assert sorted(reader.read_texts) == ["Article", SECRET, SECRET, SECRET, "grammar", "rule"]
 
 
 async def test_a_finding_below_the_threshold_does_not_count() -> None:

@@ -241,16 +241,20 @@ async def test_a_policy_that_cuts_off_stops_a_generation_server_too() -> None:
         await peers.generation.left.wait()
 
 
+def find_bird(text: str) -> list[dict[str, Any]]:
+    """The bird at the beginning of a text."""
+    return [FAR | {"start": 0, "end": 8, "text": "bluebird"}] if text.startswith("bluebird") else []
+
+
 async def test_what_is_withheld_takes_with_it_what_was_thought_and_is_still_being_read() -> None:
     """The finding in the content is known, the reasoning is never read; nothing unread leaves to tell of it."""
 
     async def far(exchange: Exchange) -> None:
-        text = exchange.received.json["contents"][0]
-        if "Hm" in text:
+        texts = exchange.received.json["contents"]
+        if any("Hm" in text for text in texts):
             await stay_silent(exchange)
             return
-        found = [FAR | {"start": 0, "end": 8, "text": "bluebird"}] if "bluebird" in text else []
-        await exchange.answer(json.dumps([found]).encode())
+        await exchange.answer(json.dumps([find_bird(text) for text in texts]).encode())
 
     said = [chunk(reasoning_content="Hm."), chunk("bluebird. So"), chunk(" it is. And"), chunk(reasoning_content="Ah.")]
     async with before(stream(sse(*said, chunk(tool_calls=[{"index": 0}], finish="stop"), "[DONE]")), far) as (port, _):
@@ -264,15 +268,13 @@ async def test_what_is_withheld_takes_with_it_what_was_thought_and_is_still_bein
 
 
 async def test_what_was_thought_and_read_before_leaves_before_what_is_withheld() -> None:
-    far, is_thought_heard = reply_json([[]]), asyncio.Event()
+    is_thought_heard = asyncio.Event()
 
     async def late(exchange: Exchange) -> None:
-        text = exchange.received.json["contents"][0]
-        if "bluebird" not in text:
-            await far(exchange)
-            return
-        await is_thought_heard.wait()
-        await exchange.answer(json.dumps([[FAR | {"start": 0, "end": 8, "text": "bluebird"}]]).encode())
+        found = [find_bird(text) for text in exchange.received.json["contents"]]
+        if any(found):
+            await is_thought_heard.wait()
+        await exchange.answer(json.dumps(found).encode())
 
     said = [chunk(reasoning_content="Hm. So"), chunk("bluebird. So"), chunk(" it is."), chunk(finish="stop")]
     body = json.dumps(request(CHAT, "farblock", is_stream=True)).encode()
