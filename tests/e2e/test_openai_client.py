@@ -79,7 +79,7 @@ class _Connection(BaseHTTPRequestHandler):
         if self.path == "/tokenize":
             self._answer(200, {"count": 5})
         elif asked["model"] == "missing":
-            self._answer(404, {"error": {"message": "no such model", "type": "not_found", "code": 404}})
+            self._answer(404, {"error": {"message": "no such model", "type": "NotFoundError", "code": 404}})
         elif asked.get("stream"):
             self._stream(getattr(self.server, asked["model"]))
         elif "messages" in asked:
@@ -287,7 +287,7 @@ def test_text_completions_work_too(client: OpenAI) -> None:
         ({"detectors": {"input": {"talk": {}}}}, "plain", openai.BadRequestError,
          "detector `talk` is not supported by this endpoint"),
         ({"detectors": {"policy": "nowhere"}}, "plain", openai.UnprocessableEntityError, "policy `nowhere` not found"),
-        ({}, "missing", openai.NotFoundError, "chat completion request failed for `missing`: no such model"),
+        ({}, "missing", openai.NotFoundError, "`model` refused the request: no such model"),
     ],
 )  # fmt: skip
 def test_an_error_is_the_exception_that_clients_expect(
@@ -298,7 +298,7 @@ def test_an_error_is_the_exception_that_clients_expect(
     assert caught.value.code == str(caught.value.status_code)
     assert caught.value.body == {
         "message": details,
-        "type": "invalid_request_error",
+        "type": "NotFoundError" if model_name == "missing" else "invalid_request_error",
         "param": None,
         "code": caught.value.status_code,
     }
