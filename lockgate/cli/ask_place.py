@@ -34,6 +34,7 @@ _CONNECT_S = 10.0
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S)  # the server limits the time of an answer
 _OFFER_S = 10.0  # to fetch the server's offer, connecting included
 _HINTS = {(404, TRACED_CHAT_PATH): "the server has no trace: `server.trace` is off there"}
+_NOT_SERVED = "nothing is served on this path"  # begins the error of an unknown path
 _LOADING = "Loading the model and the detectors …"
 
 
@@ -75,7 +76,8 @@ class ServerAddress:
             async with call as response:
                 if response.status != 200:
                     words = _find_words(await _read_whole(response))
-                    raise _refuse(response.status, words or _HINTS.get((response.status, path), ""))
+                    hint = _HINTS.get((response.status, path), "")
+                    raise _refuse(response.status, hint if words.startswith(_NOT_SERVED) else words or hint)
                 parser = SseParser(_SERVICE)
                 async for packet in response.content.iter_any():
                     for event in parser.feed(packet):

@@ -117,7 +117,7 @@ def listen(client: OpenAI, model: str = "talker", text: str = "Hello", **more: A
     ("policy", "text", "said", "reason", "outcome"),
     [
         ("masked", "Hello", SAID.replace(MAIL, "[EMAIL]"), "stop", "masked"),
-        ("stopped", "Hello", "Write to I stop here.", "content_filter", "stopped"),
+        ("stopped", "Hello", "I stop here.", "content_filter", "stopped"),
         ("blocked", "Hello", "Withheld.", "content_filter", "blocked"),
         ("closed", "Hello", SAID, "stop", "released"),
         ("closed", "A bluebird?", "Not here.", "content_filter", "blocked"),
@@ -180,7 +180,7 @@ def test_whole_answers_say_the_same(host: str, policy: str, reason: str) -> None
 def test_a_stream_that_is_stopped_ends_and_the_model_is_left(host: str, model: Model) -> None:
     with open_client(host, "stopped") as client:
         said, reasons, _ = listen(client, "endless")
-    assert (said, reasons[-1]) == ("Write to I stop here.", "content_filter")
+    assert (said, reasons[-1]) == ("I stop here.", "content_filter")
     assert model.was_left.wait(HANG_S)
 
 
@@ -233,7 +233,7 @@ def test_an_answer_that_was_filtered_is_what_the_client_calls_so(host: str) -> N
 def test_the_models_own_policy_holds_and_another_can_be_named_with_the_model(host: str) -> None:
     with open_client(host) as client:
         assert listen(client, "careful")[0] == SAID.replace(MAIL, "[EMAIL]")
-        assert listen(client, "talker@stopped")[0] == "Write to I stop here."
+        assert listen(client, "talker@stopped")[0] == "I stop here."
         assert listen(client, "talker")[0] == SAID
 
 
