@@ -55,14 +55,15 @@ def pgbouncer(dsn: str, mode: str) -> Iterator[str]:
         path = Path(folder) / "pgbouncer.ini"
         texts = {"sockets": sockets, "port": port, "user": user, "listen": listen, "mode": mode}
         path.write_text(CONFIG.format(**texts, size=SIZES[mode]))
-        with subprocess.Popen(_build_command(path, Path(sockets)), stderr=subprocess.PIPE) as process:
+        log = path.with_suffix(".log")  # a pipe that is not read would fill up and stop it
+        with log.open("wb") as errors, subprocess.Popen(_build_command(path, Path(sockets)), stderr=errors) as process:
             try:
                 wait_until(lambda: process.poll() is not None or _listens(listen), "PgBouncer")
-                assert process.poll() is None, process.communicate(timeout=HANG_S)[1].decode()
+                assert process.poll() is None, log.read_text()
                 yield f"postgresql://{user}@127.0.0.1:{listen}{parts.path}"
             finally:
                 process.terminate()
-                process.communicate(timeout=HANG_S)
+                process.wait(HANG_S)
 
 
 def _build_command(config: Path, sockets: Path) -> list[str]:
