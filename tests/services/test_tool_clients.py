@@ -14,7 +14,10 @@ import pytest
 from tests.server.processes import running
 from tests.services.client_programs import run_client
 from tests.services.tool_model import (
+    ANSWER,
     CARD,
+    LETTER,
+    LOOK_UP,
     MODEL_MARK,
     RESULT_MARK,
     USER_MARK,
@@ -33,6 +36,7 @@ policies:
   masked: {{input: {{pii: {{}}}}, output: {{pii: {{}}}}, on_finding: mask}}
   blocked: {{output: {{pii: {{}}}}, on_finding: block, fallback: Withheld.}}
   closed: {{input: {{pii: {{}}}}, on_finding: block, fallback: Withheld.}}
+  replaced: {{input: {{pii: {{roles: [user, tool]}}}}, on_finding: block, fallback: Withheld.}}
 server: {{host: 127.0.0.1}}
 """
 
@@ -80,7 +84,38 @@ def chats(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("how", ["whole", "stream"])
 @pytest.mark.parametrize("client", CLIENTS)
+def test_masked_function_calling_goes_through_all_its_turns(site: Site, client: str, how: str) -> None:
+    printed, asked = site.ask(client, "masked", how, QUESTION)
+    assert (printed["text"], printed["finish_reason"]) == (hide(ANSWER), "stop")
+    assert [call["name"] for call in printed["calls"]] == ["find_address", "find_address", "send_letter"]
+    assert [call["arguments"] for call in printed["calls"]] == [hide(LOOK_UP), {"name": "Ben"}, hide(LETTER)]
+    assert len(chats(asked)) == 3
+    sent = json.dumps(asked)
+    assert [mark for mark in (USER_MARK, RESULT_MARK, MODEL_MARK, str(CARD)) if mark in sent] == []
+    results = [one for one in chats(asked)[-1]["messages"] if one["role"] == "tool"]
+    assert json.loads(results[0]["content"]) == {"name": "Ana", **hide({"mail": RESULT_MARK, "card": CARD})}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_blocked_call_reaches_the_client_as_content_filter(site: Site, client: str) -> None:
+    printed, asked = site.ask(client, "blocked", "whole", PLAIN_QUESTION)
+    assert printed == {"text": shown_fallback(client), "finish_reason": "content_filter", "calls": []}
+    assert len(chats(asked)) == 1
+
+
+@pytest.mark.parametrize("how", ["whole", "stream"])
+@pytest.mark.parametrize("client", CLIENTS)
 def test_a_blocked_question_reaches_no_model(site: Site, client: str, how: str) -> None:
     printed, asked = site.ask(client, "closed", how, QUESTION)
     assert printed == {"text": shown_fallback(client), "finish_reason": "content_filter", "calls": []}
     assert chats(asked) == []
+
+
+@pytest.mark.parametrize("how", ["whole", "stream"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_blocked_tool_result_is_replaced_and_the_conversation_goes_on(site: Site, client: str, how: str) -> None:
+    printed, asked = site.ask(client, "replaced", how, PLAIN_QUESTION)
+    assert (printed["text"], printed["finish_reason"]) == (ANSWER, "stop")
+    results = [one["content"] for one in chats(asked)[-1]["messages"] if one["role"] == "tool"]
+    assert results == [json.dumps(FALLBACK), json.dumps(FALLBACK), FALLBACK]  # what was JSON stays JSON
+    assert RESULT_MARK not in json.dumps(asked)
