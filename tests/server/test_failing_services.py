@@ -175,6 +175,55 @@ async def test_words_of_a_model_leave_only_if_the_policy_finds_nothing_in_them(i
                     assert (CLEAN in heard.error) == (words == CLEAN), (surface, policy, heard.error)
 
 
+ERRORS: list[Any] = [
+    {"error": {"message": LEAKS}},
+    {"error": {"message": "no", "type": LEAKS}},
+    {"error": {"message": "no", "type": "T", "code": LEAKS}},
+    {"error": {"message": "no", "type": "T", "code": 400, "param": LEAKS}},
+    {"error": {"message": "no", LEAKS: {"deep": [LEAKS]}}},
+    {"error": {"message": {"text": LEAKS}}},
+    {"error": LEAKS},
+    {"error": [LEAKS]},
+    {"errors": [{"message": LEAKS}]},
+    {"object": "error", "message": LEAKS, "type": LEAKS, "param": LEAKS, "code": 400},
+    {"message": LEAKS},
+    {"detail": LEAKS},
+    {"detail": [{"loc": [LEAKS], "msg": LEAKS}]},
+    LEAKS,
+    [LEAKS],
+]
+
+
+@BOTH
+@pytest.mark.parametrize("status", [200, 400, 422, 429, 503])
+async def test_a_marked_text_at_any_place_of_an_error_stays(status: int, is_stream: bool) -> None:
+    """D-36: in the body, the reason and the headers of a response, and in an event of a stream."""
+    told: Any = None
+
+    async def refuse_oddly(exchange: Exchange) -> None:
+        raw = json.dumps(told).encode()
+        if status == 200 and exchange.received.json.get("stream"):
+            is_ollama = exchange.received.path == "/api/chat"
+            await exchange.start("application/x-ndjson" if is_ollama else "text/event-stream")
+            await exchange.chunk(raw + b"\n" if is_ollama else sse(told))
+            await exchange.end()
+            return
+        lines = [
+            f"HTTP/1.1 {status} {LEAKS}",
+            f"retry-after: {LEAKS}",
+            f"x-words: {LEAKS}",
+            f"content-length: {len(raw)}",
+        ]
+        await exchange.send("\r\n".join([*lines, "content-type: application/json", "", ""]).encode() + raw)
+
+    async with open_house(Failing(refuse_oddly), **STREAMING) as house:
+        for told in ERRORS:
+            asked = [SURFACES[surface](house, "blocked", is_stream) for surface in SURFACES]
+            for surface, heard in zip(SURFACES, await asyncio.gather(*asked), strict=True):
+                assert heard.error is not None, (surface, told, heard)
+                assert MAIL.encode() not in heard.body, (surface, told)
+
+
 async def test_without_a_detector_that_could_read_them_no_words_leave() -> None:
     """D-36: a policy that only compares, or whose detector fails, reads no words."""
     far = reply_json({"code": 500, "message": LEAKS}, 500)
