@@ -35,6 +35,7 @@ _WORDS = (
     "kestrel", "alder", "marten", "hazel", "plover", "rowan", "swift", "linden", "wren", "poplar", "ibis", "spruce",
     "stork", "laurel", "tern", "myrtle", "crane", "acacia", "egret", "cypress", "robin", "larch", "bittern", "elder",
 )  # fmt: skip
+_MADE_UP = re.compile(f"(?:{'|'.join(_WORDS)})[1-9][0-9]{{3}}")  # the word of a pseudonym of any request with a key
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _NO_WORD = re.compile(r"[^A-Z0-9]+")
 _MIN_QUOTE_CHARS = 3  # the kind of a finding must not repeat so much of its text; one or two letters are in many names
@@ -114,9 +115,9 @@ class Pseudonyms:
         known = self._names.get(value)
         if known is not None:
             return known
-        if value in self.values:  # the model repeated a pseudonym from its prompt
-            return value
         kind = label(found)
+        if value in self.values or (self.key and _is_made_up(kind, value)):  # the model repeated it, or a former turn
+            return value
         if len(self._names) >= _MAX_NAMES or not 0 < len(value) <= _MAX_VALUE_CHARS:
             return f"[{kind}]"
         name = self._names[value] = self._invent(kind, value)
@@ -161,6 +162,12 @@ def _format_name(kind: str, word: str) -> str:
     if "EMAIL" in kind or "E_MAIL" in kind:
         return f"{word}@masked.invalid"
     return f"{kind.lower().replace('_', '-')}-{word}"
+
+
+def _is_made_up(kind: str, value: str) -> bool:
+    """Whether a value of this kind is a pseudonym: no other text has this form, so none can hide in it."""
+    found = _MADE_UP.search(value)
+    return found is not None and value == _format_name(kind, found[0])
 
 
 @dataclass(slots=True, eq=False)

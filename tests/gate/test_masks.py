@@ -321,6 +321,27 @@ def test_with_a_key_a_value_keeps_its_name_in_any_order(values: list[str], order
     assert not values or {value: other.name(find(value, "Name")) for value in values} != given_
 
 
+def find_mail(text: str) -> Detection:
+    return Detection(0, len(text), text, "EmailAddress", "pii", 0.9, "mail")
+
+
+def test_with_a_key_a_name_of_a_former_turn_is_not_renamed_and_moves_no_other() -> None:
+    key = b"k" * 32
+    first = Pseudonyms(key).name(find_mail("ana@example.org"))
+    later = Pseudonyms(key)
+    assert later.name(find_mail(first)) == first
+    assert later.name(find_mail("ana@example.org")) == first
+    assert later.values == {first: "ana@example.org"}
+    for text in (
+        f"x{first}",
+        f"{first}.example",
+        f"ana-{first}",
+        first.replace("masked", "example"),
+        "heron@a.example",
+    ):
+        assert later.name(find_mail(text)) != text
+
+
 def test_two_values_never_share_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "_WORDS", ("heron",))
     names = Pseudonyms(b"key")

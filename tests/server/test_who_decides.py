@@ -336,6 +336,20 @@ def test_a_path_under_a_policy_and_one_with_a_trace_are_the_path_that_a_policy_i
         assert app._build_route(path).required == required
 
 
+@pytest.mark.parametrize("model", ["m", "main"])
+async def test_made_up_names_stay_the_same_when_a_conversation_is_sent_again(model: str) -> None:
+    body = chat(model=model if model == "m" else f"{model}@renamed", prompt=f"Mail {MAIL}.", stream=False)
+    body |= {"detectors": {"policy": "renamed"}} if model == "m" else {}
+    async with open_house() as house:
+        first = _hear(await post(house.port, CHAT, body, x_lockgate_mapping="true"))
+        turns = [*body["messages"], {"role": "assistant", "content": first.text}, *body["messages"]]
+        again = _hear(await post(house.port, CHAT, {**body, "messages": turns}, x_lockgate_mapping="true"))
+    assert MAIL not in first.text
+    assert (again.text, again.names) == (first.text, first.names)
+    assert first.names is not None
+    assert list(first.names.values()) == [MAIL]
+
+
 async def test_the_stricter_action_of_two_policies_counts_and_each_keeps_its_detectors() -> None:
     voice = Voice("Write to ana@example.org now. ", "It is bluebird. ", "Bye.")
     async with open_house(voice, more="required_policies: {/v1: masked}") as house:
