@@ -174,6 +174,7 @@ class PolicyResolver:
             lanes=surface.lanes or (policy.lanes if policy.name else ONLY_CONTENT),
             refusing=frozenset(own_input) - policy.input.keys(),
             unused=() if "grounding" in surface.rules else tuple(policy.grounding),
+            refuses_ungrounded=policy.refuses_ungrounded,
             is_metered=is_metered,
             unreadable=policy.unreadable,
             names_key=bytes.fromhex(settings.names_key.reveal()),

@@ -18,7 +18,7 @@ from lockgate.config.settings import Settings
 from lockgate.errors import MODEL, InvalidRequest, UpstreamError
 from lockgate.gate.lanes import MAX_CHOICES, LanePlan
 from lockgate.gate.release import Release, Strategy
-from lockgate.gate.values import TEXT_CONTENTS, Detection, Frame, Generation, Subject
+from lockgate.gate.values import TEXT_CONTENTS, TEXT_CONTEXT_DOC, Detection, Document, Frame, Generation, Subject
 from lockgate.gate.verdicts import Verdict
 from lockgate.gateway import Gateway
 from lockgate.guard.detectors import ActiveGuard, ChosenDetectors, Rules, choose, prepare
@@ -68,6 +68,10 @@ class AnswerWriter:
     def is_cut(self, lane: int) -> bool:
         """Whether a policy has cut off the choice of this lane: nothing more of it is written."""
         return False
+
+    def is_content(self, lane: int) -> bool:
+        """Whether a lane is the content of an answer, which detectors of grounding compare with documents."""
+        return True
 
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
         """The bytes to send for a release; `verdict` says why its text was changed."""
@@ -137,10 +141,12 @@ class Answering:
         allows_whole_text: bool = True,
         whole_text_holds: bool = True,
         lanes: tuple[str, ...] | None = ONLY_CONTENT,
+        compares: bool = False,
     ) -> Surface:
-        """The rules for detectors of prompt and answer. Other sections are not used: nothing is retrieved."""
+        """The rules for detectors of prompt and answer. `compares`: requests may bring documents for the answer."""
         outputs = self.rules(*types, allows_whole_text=allows_whole_text, whole_text_holds=whole_text_holds)
         rules = {"input": self.rules(TEXT_CONTENTS), "output": outputs}
+        rules |= {"grounding": self.rules(TEXT_CONTEXT_DOC)} if compares else {}
         return Surface(rules, lanes, refuses_input=True, trusts_chunks=self._endpoint_rules.trusts_chunks)
 
     async def resolve(
@@ -215,6 +221,7 @@ class Answering:
         if meter.is_on:
             writer.bind(meter, with_names=exchange.request.wants(MAPPING_HEADER))
         request = request._replace(is_over=lambda: writer.is_blocked, is_cut=writer.is_cut, subjects=writer.subjects)
+        request = request._replace(is_content=writer.is_content)
         blocked: InputBlocked | None = None
         async with open_guarded(request) as events:
             async for event in events:
@@ -250,15 +257,21 @@ def ask_model(
     generation: Generation,
     writer: AnswerWriter,
     with_input: WithInput,
+    find_documents: Callable[[Mapping[str, Any]], Sequence[Document]] | None = None,
 ) -> Prepare:
-    """The step of a request that calls the model, with the texts that the check has changed."""
+    """The step of a request that calls the model, with the texts that the check has changed.
+
+    `find_documents` returns the documents of a body, with which the answer is compared.
+    """
 
     async def prepare(checked: CheckedInput) -> AsyncGenerator[Prepared, None]:
         sent = with_input(checked) if checked.changes else generation
+        documents = () if find_documents is None else find_documents(sent.body)
         if writer.is_stream:
-            yield Prepared(read_model(partial(backend.stream, sent), to_frames=writer.to_frames))
+            source = read_model(partial(backend.stream, sent), to_frames=writer.to_frames)
+            yield Prepared(source, documents)
         else:
-            yield Prepared(read_whole(backend, sent, writer.to_frames))
+            yield Prepared(read_whole(backend, sent, writer.to_frames), documents)
 
     return prepare
 

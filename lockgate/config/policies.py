@@ -71,6 +71,7 @@ class PolicySettings:
     lanes: tuple[str, ...] = PolicyKeys().lanes
     is_speculative: bool = False
     masks_sources: bool = True
+    refuses_ungrounded: bool = False
     unreadable: Mapping[str, str] = dataclasses.field(default_factory=empty_map)  # by kind, as far as given
     replaces_tool_results: bool = True
     own_roles: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=empty_map)  # of detectors of the input
@@ -116,6 +117,7 @@ class PolicySettings:
             _ON_FAILURE: _FAILURE_WORDS[self.passes_failures],
             "speculative": self.is_speculative,
             "sources": "mask" if self.masks_sources else "clear",
+            "grounding_without_documents": "refuse" if self.refuses_ungrounded else "pass",
             **({"unreadable": dict(self.unreadable)} if self.unreadable else {}),
             "tool_results": "replace" if self.replaces_tool_results else "block",
         }
@@ -181,6 +183,10 @@ def check_default_policies(draft: Draft, found: Mapping[str, Any]) -> None:
         elif path[0] == "openai" and not (found["policies"][policy].input or found["policies"][policy].output):
             reason = f"`{policy}` has no detectors of `input` or `output`"
             draft.warn(f"{'.'.join(path)} guards nothing: {reason}, and completions have no documents")
+        elif found["policies"][policy].grounding:
+            outcome = "is refused" if found["policies"][policy].refuses_ungrounded else "passes uncompared"
+            reason = f"`{policy}` compares answers with documents, and a completion must bring them in `documents`"
+            draft.warn(f"{'.'.join(path)}: {reason}; one without {outcome}")
 
 
 def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -> PolicySettings:
@@ -212,6 +218,7 @@ def _read_policy(draft: Draft, name: str, value: object, detectors: Detectors) -
         lanes=tuple(lane for lane in LANES if lane in keys.lanes),
         is_speculative=keys.speculative,
         masks_sources=keys.sources == "mask",
+        refuses_ungrounded=keys.grounding_without_documents == "refuse",
         unreadable=_read_unreadable(draft, keys.unreadable, (*path, "unreadable")),
         replaces_tool_results=keys.tool_results == "replace",
         own_roles=_collect(entries, lambda section, one: one.roles if section == "input" else None).get("input", {}),

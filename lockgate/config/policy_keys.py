@@ -46,6 +46,11 @@ class PolicyKeys:
     speculative: bool = option(
         kinds.BOOLEAN, "the model starts while detectors read `input`; nothing leaves before they end", False
     )
+    grounding_without_documents: str = option(
+        kinds.choice("pass", "refuse"),
+        "what happens to a completion without documents for `grounding`: it passes with a warning, or is refused",
+        "pass",
+    )
     sources: str = option(
         kinds.choice("mask", "clear"),
         "what detectors of `output` find in the `sources` of an answer is masked, or not looked for",

@@ -45,6 +45,7 @@ def merge(required: PolicySettings, other: PolicySettings, thresholds: Threshold
         own_limits=_collect(both, _find_limit, _choose_longest),
         is_shadow=required.is_shadow and other.is_shadow,
         masks_sources=required.masks_sources or other.masks_sources,
+        refuses_ungrounded=required.refuses_ungrounded or other.refuses_ungrounded,
         mask_with=_choose_mask(required, other),
         lanes=tuple([lane for lane in LANES if lane in (*required.lanes, *other.lanes)]),
         is_speculative=all(one.is_speculative for one in both if one.input) and bool(sections["input"]),

@@ -7,7 +7,7 @@ or waiting chunks, or its chunker has not taken all frames. Otherwise this detec
 reading would be a deadlock. Held text has a hard limit too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -59,6 +59,8 @@ class LanePlan(NamedTuple):
     trusts_chunks: bool = False
     reads_empty: bool = False
     max_cuts: int = 5
+    only_content: frozenset[str] = frozenset()  # detectors that read only texts that are the content of an answer
+    is_content: Callable[[int], bool] | None = None  # of a choice
 
 
 class Lane:
@@ -255,7 +257,12 @@ class Lanes:
             self.by_choice = {choice: lane for choice, lane in self.by_choice.items() if not lane.is_finished}
         if len(self.by_choice) >= self._plan.max_choices:
             raise BrokeProtocol("model", f"the model gives more than {self._plan.max_choices} choices")
-        lane = self.by_choice[frame.choice] = Lane(self._plan, frame.choice)
+        plan = self._plan
+        if plan.is_content is not None and not plan.is_content(frame.choice):
+            plan = plan._replace(
+                detectors=tuple([one for one in plan.detectors if one.detector not in plan.only_content])
+            )
+        lane = self.by_choice[frame.choice] = Lane(plan, frame.choice)
         return [OpenedLane(frame.choice), *lane.receive(frame)]
 
     def end(self) -> list[Outcome]:

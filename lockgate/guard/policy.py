@@ -174,6 +174,7 @@ class Policy:
     lanes: tuple[str, ...] = ("content",)
     refusing: frozenset[str] = frozenset()
     unused: Sequence[str] = ()
+    refuses_ungrounded: bool = False  # an answer that cannot be compared with documents is refused
     is_metered: bool = True  # write a receipt or policy metrics
     clean_words: dict[str, None] = field(
         default_factory=dict, compare=False
@@ -201,10 +202,12 @@ class Policy:
         is_masking = any(self.for_input.of(one.guard.id) in REPLACING for one in self.input)
         masks_input = is_masking and not self.is_shadow
         trailing = [one.guard.id for one in self.output if self.is_shadow or not one.holds]
+        comparing = [one.guard.id for one in self.grounding]
+        trailing += comparing if self.is_shadow or not self.grounding_holds else []
         parts = ("input", "documents", "output", "grounding", "reviews")
         unshared = [part for part in parts if any(not one.guard.shares_readings for one in getattr(self, part))]
         enforces = bool(self.name) and not self.is_shadow and self._changes_text()
-        hides = self.for_output.changes_text([one.guard.id for one in self.output])
+        hides = self.for_output.changes_text([*[one.guard.id for one in self.output], *comparing])
         computed = {
             "unshared": tuple(unshared),
             "has_roles": any(one.roles is not None or one.thresholds for one in self.input),
@@ -217,7 +220,7 @@ class Policy:
             "reads_errors": not self.is_shadow and (enforces or hides),
             "reads_findings": enforces and any(one.guard.is_remote for part in parts for one in getattr(self, part)),
             "trailing": frozenset(trailing),
-            "is_holding": len(trailing) < len(self.output),
+            "is_holding": len(trailing) < len(self.output) + len(comparing),
             "takes_sources": any(_takes_sources(type(one.reading)) for one in self.output),
         }
         for name, value in computed.items():

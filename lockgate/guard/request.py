@@ -115,6 +115,7 @@ class GuardedRequest(NamedTuple):
     is_over: Callable[[], bool] | None = None
     is_cut: Callable[[int], bool] | None = None
     subjects: Callable[[], Iterable[tuple[int, Subject]]] = tuple
+    is_content: Callable[[int], bool] | None = None  # whether a lane is compared with documents; None: every lane
     watch: Watch | None = None
 
 
@@ -243,8 +244,9 @@ class _GuardedRun:
                 waiting = reading if ahead is Lookahead.MODEL else None
                 is_cut, is_over = (request.is_cut, request.is_over) if self._meter.is_on else (None, None)
                 guards, fields = self._choose_guards(self._prepared), self._meter.fields
+                plan = self._plan_lanes(guards)
                 async with open_guarded_stream(
-                    self._prepared.source, guards, request.lanes(guards), request.watch, self.source_errors.append
+                    self._prepared.source, guards, plan, request.watch, self.source_errors.append
                 ) as releases:
                     release = await (anext(releases, None) if waiting is None else waiting.first(releases))
                     if waiting is not None and await waiting.has_passed():
@@ -314,6 +316,14 @@ class _GuardedRun:
             guards += ground(policy.grounding, texts, chunking, policy.max_open, holds=policy.grounding_holds)
         return self._meter.watch(guards, RequestPart.ANSWER) if guards else ()
 
+    def _plan_lanes(self, guards: Sequence[ActiveGuard]) -> LanePlan:
+        """Returns the lane plan; detectors of grounding read only content."""
+        plan, is_content = self._request.lanes(guards), self._request.is_content
+        if not self._policy.grounding or is_content is None:
+            return plan
+        comparing = frozenset([one.guard.id for one in self._policy.grounding])
+        return plan._replace(only_content=comparing, is_content=is_content)
+
     async def _read_fields(self, fields: AnswerFields, guards: Sequence[ActiveGuard]) -> None:
         """Lets the detectors of the answer read the fields that they have not read with its text."""
         names = fields.give_again() if fields.unread else []
@@ -334,6 +344,10 @@ class _GuardedRun:
             judge = self._judges[release.choice] = Judge(policy.for_output, meter.names, sentences)
         verdict = judge.judge(release.start, release.text, release.detections)
         meter.receipt.note_released(RequestPart.ANSWER, release.text[: verdict.kept])
+        is_content = self._request.is_content
+        if policy.grounding and is_content is not None and not is_content(release.choice):
+            for one in policy.grounding:
+                meter.receipt.note_exempt(one.guard.id, RequestPart.ANSWER, release.text)
         return Released(release, verdict)
 
     async def _review_all(self) -> AsyncGenerator[Reviewed, None]:

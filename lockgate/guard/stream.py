@@ -374,6 +374,8 @@ class _GuardedStream:
             else:
                 lane = self._lanes.by_choice[outcome.choice]
                 for name in self._chunkers:
+                    if name not in lane.aligners:
+                        continue
                     chunker = self._in_place.get(name)
                     if chunker is not None:
                         self._in_place_chunkers.append(_InPlaceChunking(lane, name, chunker.build_machine()))

@@ -312,6 +312,7 @@ EVERY_KEY = """policies:
     on_detector_failure: fail
     speculative: true
     sources: clear
+    grounding_without_documents: refuse
     unreadable: {image: pass, file: refuse}
     tool_results: block
 """
@@ -349,6 +350,7 @@ def policies(draw: st.DrawFn) -> dict[str, Any]:
         ("on_detector_failure", ["fail", "pass"]),
         ("speculative", [True, False]),
         ("sources", ["mask", "clear"]),
+        ("grounding_without_documents", ["pass", "refuse"]),
         ("unreadable", ["refuse", "pass", {"audio": "pass"}]),
         ("tool_results", ["replace", "block"]),
     ):

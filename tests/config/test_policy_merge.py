@@ -65,6 +65,7 @@ def policies(draw: st.DrawFn, name: str) -> PolicySettings:
         role_thresholds=MappingProxyType({one: draw(by_role) for one in sections["input"] if draw(st.booleans())}),
         is_shadow=draw(st.booleans()),
         masks_sources=draw(st.booleans()),
+        refuses_ungrounded=draw(st.booleans()),
         mask_with=draw(st.sampled_from(MaskWith)),
         lanes=tuple(lane for lane in LANES if draw(st.booleans())),
         is_speculative=draw(st.booleans()),
@@ -130,6 +131,7 @@ def check_law(first: PolicySettings, second: PolicySettings, all_spans: list[tup
         for name in one.input:
             for role in ("user", "tool", "system", "assistant"):
                 assert find_threshold(merged, name, role) <= find_threshold(one, name, role)
+        assert merged.refuses_ungrounded or not one.refuses_ungrounded
         assert one.is_speculative or not (merged.is_speculative and one.input)
 
 
@@ -185,6 +187,7 @@ def test_every_part_of_a_policy_has_a_rule() -> None:
         "is_shadow",
         "mask_with",
         "masks_sources",
+        "refuses_ungrounded",
         "lanes",
         "is_speculative",
         "unreadable",

@@ -39,12 +39,15 @@ from lockgate.interfaces import Backend, ChatModel, Headers, Model
 
 _TEXT = Shape(turn_format.GuardedText)
 _BODY = ("stream", "stream_options", "messages", "prompt")
-_GUARDS = frozenset({"detectors", "_prompt_masks"})
+_DOCUMENTS = "documents"  # for detectors of grounding; only models whose server has OpenAI's API get them
+_GUARDS = frozenset({"detectors", "_prompt_masks", _DOCUMENTS})
 _TEXT_ONLY = frozenset({"best_of", "echo", "logprobs", "suffix"})  # a chat has no such parameter, or another one
 
 
 class ConfiguredModel(ABC):
     """A configured model, as a Backend. Its answers have the model name of the request."""
+
+    takes_documents = True  # its server may read `documents`; else they are only for detectors of grounding
 
     def __init__(self, model: Model, pace: Pace) -> None:
         self._model = model
@@ -118,11 +121,13 @@ class _PassthroughModel(ConfiguredModel):
 class _TextModel(ConfiguredModel):
     """A model that answers with frames of text."""
 
+    takes_documents = False
+
     def read(self, dialect: Dialect, raw: bytes) -> CompletionRequest:
         request = _read(dialect, raw)
         read = turn_format.read_text if dialect is TEXTS else turn_format.read_chat
         params = read(raw, self.takes | _GUARDS).params
-        kept = {name: value for name, value in request.body.items() if name in _BODY}
+        kept = {name: value for name, value in request.body.items() if name in (*_BODY, _DOCUMENTS)}
         return request._replace(body=kept | {name: params[name] for name in params if name not in _GUARDS})
 
     async def _answer(self, request: Generation) -> dict[str, Any]:

@@ -95,6 +95,10 @@ class EventWriter(AnswerWriter):
         """Whether the choice of a lane has been cut off: nothing more of it is written."""
         return bool(self._cut) and self._segments[lane].choice in self._cut
 
+    def is_content(self, lane: int) -> bool:
+        """Whether a lane is the content of a choice."""
+        return self._segments[lane].field in (CONTENT, "text", "")
+
     def take(self, release: Release, verdict: Verdict | None = None) -> bytes:
         """The events to send for this release."""
         if self._relays:

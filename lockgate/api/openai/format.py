@@ -8,12 +8,14 @@ Only fields that Lockgate uses are checked; others are passed on unchanged, in b
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from lockgate.api.guardrails.format import DetectorMap, MaskList, Masks, read_masks
 from lockgate.api.openai.answer_types import ClientError, ClientFault
+from lockgate.api.openai.grounds import take_from_tools
 from lockgate.api.shapes import Shape, refuse_typos
 from lockgate.errors import InvalidRequest, Refusal
 from lockgate.gate.input_texts import InputText
@@ -70,6 +72,7 @@ class DetectorsOrPolicy(msgspec.Struct, forbid_unknown_fields=True):
 
     input: DetectorMap = {}
     output: DetectorMap = {}
+    grounding: dict[str, Any] = {}
     policy: str | None = None
 
 
@@ -132,6 +135,8 @@ class CompletionRequest(NamedTuple):
     read: Sequence[InputText] = ()  # under a policy: all texts that are read
     size: int = 0  # of the body, in bytes
     caller: str = ""
+    grounding: Mapping[str, Any] = MappingProxyType({})
+    grounds_from_tools: bool = False  # results of tools are documents
 
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
@@ -169,6 +174,8 @@ def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -
     body = {key: whole[key] for key in _FIRST if key in whole}
     body |= {key: value for key, value in whole.items() if key not in _FIRST and key not in _OWN_KEYS}
     detectors = known.detectors
+    grounding: dict[str, Any] = dict(getattr(detectors, "grounding", {}))
+    from_tools = bool(grounding) and take_from_tools(grounding)
     return CompletionRequest(
         known.model,
         body,
@@ -178,6 +185,8 @@ def read_request(shape: Shape[Any], raw: bytes, *, refuses_typos: bool = True) -
         getattr(detectors, "policy", None),
         read_masks(masks, "_prompt_masks") if masks else (),
         size=len(raw),
+        grounding=grounding,
+        grounds_from_tools=from_tools,
     )
 
 

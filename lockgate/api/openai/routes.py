@@ -3,6 +3,7 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from lockgate.api.openai.deltas import ALL_LANES, CONTENT_LANE, REASONING_LANE
 from lockgate.api.openai.envelope import Envelope, asks_for_json
 from lockgate.api.openai.events import DONE, EventWriter
 from lockgate.api.openai.format import CompletionRequest
+from lockgate.api.openai.grounds import NO_DOCUMENTS, NOTHING_TO_COMPARE, find_documents
 from lockgate.api.openai.request_fields import BODY
 from lockgate.api.openai.stream_reader import StreamOptions
 from lockgate.api.openai.turn_fields import UNBUFFERED, TurnRequest, TurnWriter, refuse_with_400, start_events
@@ -67,7 +69,10 @@ class OpenAIRoutes:
         self._default_policies = openai.policies if openai is not None else {}
         self._required_policies = openai.required_policies if openai is not None else {}
         build_surface = partial(
-            self._answering.build_surface, TEXT_CONTENTS, whole_text_holds=gateway.settings.whole_document == "hold"
+            self._answering.build_surface,
+            TEXT_CONTENTS,
+            whole_text_holds=gateway.settings.whole_document == "hold",
+            compares=True,
         )
         self._chats, self._texts = build_surface(TEXT_CHAT, lanes=None), build_surface(TEXT_GENERATION)
         self._plain = build_surface(lanes=(CONTENT_LANE, REASONING_LANE))
@@ -116,6 +121,8 @@ class OpenAIRoutes:
             self._check_thresholds(request)
             generation = self._build_generation(exchange, dialect, request)
             policy = await self._resolve(exchange, dialect, request, generation)
+            if request.body.get("documents") and not (policy.grounding or target.backend.takes_documents):
+                raise InvalidRequest("`documents` is not supported by this model without detectors of grounding")
         found = await self._read_texts(request, policy, generation)
         request = request._replace(read=found.texts, caller=exchange.request.caller)
         writer = self._build_writer(dialect, request, policy)
@@ -182,7 +189,8 @@ class OpenAIRoutes:
                 raise InvalidRequest(f"`model` names policy `{policy}`, `detectors` names `{request.policy}`: name one")
             request = request._replace(model=model, body=request.body | {"model": model}, policy=policy)
         default = self._default_policies.get(request.model, self._default_policies.get("*"))
-        if default is not None and (request.input or request.output) and self._policies[default].is_shadow:
+        own = request.input or request.output or request.grounding
+        if default is not None and own and self._policies[default].is_shadow:
             default = None  # a default policy does not put a request's own detectors into shadow
         if exchange.request.grant.models is not None:
             exchange.request.grant.check_model(request.model)
@@ -209,10 +217,15 @@ class OpenAIRoutes:
     ) -> Policy:
         """The policy of a request; `surface` is that of the dialect unless another one is given."""
         surface = surface or (self._chats if dialect is CHATS else self._texts)
-        requested = {"input": request.input, "output": request.output}
+        requested = {"input": request.input, "output": request.output, "grounding": dict(request.grounding)}
         policy = await self._answering.resolve(exchange, request.policy, surface, requested, generation.headers)
         if policy.input and dialect is CHATS and not policy.name:
             check_last_role(request.messages)
+        if policy.grounding and not find_documents(request.body, from_tools=request.grounds_from_tools):
+            if policy.refuses_ungrounded and not policy.is_shadow:
+                reason = "its policy compares the answer with documents: send `documents`"
+                raise InvalidRequest(f"the request cannot be answered without documents; {reason}")
+            policy = replace(policy, grounding=(), unused=[one.guard.id for one in policy.grounding])
         return policy
 
     async def _read_texts(self, request: CompletionRequest, policy: Policy, generation: Generation) -> Input:
@@ -243,11 +256,16 @@ class OpenAIRoutes:
             max_choices=_MAX_LANES if policy.name else MAX_CHOICES,
         )
         prompt = _join_prompt(request) if policy.refusing else ""
+        meter = policy.open_meter(request.caller)
+        find = partial(find_documents, from_tools=request.grounds_from_tools) if policy.grounding else None
+        if policy.unused:
+            meter.receipt.note_unread("grounding")
+            writer.warnings.append(writer.warn(NOTHING_TO_COMPARE, NO_DOCUMENTS))
         return GuardedRequest(
             policy,
-            policy.open_meter(request.caller),
+            meter,
             found,
-            ask_model(backend, generation, writer, partial(_with_input, generation)),
+            ask_model(backend, generation, writer, partial(_with_input, generation), find),
             lanes,
             self._answering.gateway.sentences,
             count_tokens=partial(self._answering.count_tokens, backend, generation, prompt),
@@ -255,12 +273,16 @@ class OpenAIRoutes:
 
     def _build_writer(self, dialect: Dialect, request: CompletionRequest, policy: Policy) -> WholeAnswer | EventWriter:
         lanes = frozenset(policy.lanes) if policy.name else None
-        envelope = _build_envelope(policy, request, is_chat=dialect.is_chat) if policy.name and policy.output else None
+        envelope = (
+            _build_envelope(policy, request, is_chat=dialect.is_chat)
+            if policy.name and (policy.output or policy.grounding)
+            else None
+        )
         if not request.is_stream:
             return self._formats.whole_answer(
                 dialect,
                 request,
-                has_guards=bool(policy.output or policy.reviews),
+                has_guards=bool(policy.output or policy.reviews or policy.grounding),
                 fallback=policy.fallback if policy.hides else None,
                 lanes=lanes,
                 envelope=envelope,

@@ -166,6 +166,10 @@ class WholeAnswer(AnswerWriter):
             self._calls[len(self._lanes)] = reader
             yield self._frame(place, field, plain)
 
+    def is_content(self, lane: int) -> bool:
+        """Whether a lane is the content of a choice."""
+        return self._lanes[lane][1] == CONTENT
+
     def _frame(self, place: int, field: str, text: str) -> Frame:
         self._lanes.append((place, field))
         return Frame(place, text, len(self._lanes) - 1)
@@ -334,7 +338,8 @@ class WholeAnswer(AnswerWriter):
         if self._hides and self._envelope is not None:  # other fields of an answer may show the hidden text
             written = {"choices": choices} | ({"usage": message["usage"]} if "usage" in message else {})
             answer = self._envelope.close(written, kind=self._dialect.whole_object, model=self._request.model)
-        answer["choices"] = answer["choices"] if self._hides else choices
+        else:
+            answer["choices"] = choices
         for key in self._dialect.last_keys:
             answer.setdefault(key, None)
         return answer
