@@ -61,9 +61,10 @@ class LockgateError(Exception):
 
 
 class RequestError(LockgateError):
-    """The request is wrong."""
+    """The request is wrong. `unquoted` is the message without values of the request, if the message quotes one."""
 
     status = 400
+    unquoted = ""
 
 
 class InvalidRequest(RequestError):

@@ -22,6 +22,8 @@ from lockgate.api.json_places import (
     Untagged,
     Variant,
     one_of,
+    with_values,
+    without_values,
 )
 
 MAX_DEPTH = 127  # containers inside each other; the reference stops at the 128th
@@ -29,11 +31,15 @@ MAX_DEPTH = 127  # containers inside each other; the reference stops at the 128t
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is wrong, where in the document, and whether it is not JSON at all or only the wrong shape."""
+    """What is wrong, where in the document, and whether it is not JSON at all or only the wrong shape.
+
+    `unquoted` is the text without values of the document.
+    """
 
     text: str
     path: str
     is_syntax: bool
+    unquoted: str = ""
 
 
 _FREE_CONTAINERS = {"[": Listing(FREE), "{": Mapping(FREE)}
@@ -48,7 +54,7 @@ def find_fault(body: bytes, place: JsonPlace) -> Fault | None:
         line_start = body.rfind(b"\n", 0, stop.end) + 1
         line = body.count(b"\n", 0, line_start) + 1
         text = f"{stop.text} at line {line} column {stop.end - line_start}"
-        return Fault(text, walker.path(), not stop.is_data)
+        return Fault(with_values(text), walker.path(), not stop.is_data, without_values(text))
     return None
 
 

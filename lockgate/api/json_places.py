@@ -5,6 +5,7 @@ A struct is called by its class name, a union by its title; `Annotated[..., Meta
 integer, another name. Limits other than integer bounds are refused: they are rules, not shapes.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from decimal import Decimal
 
 from msgspec import inspect
 
+_OPEN, _CLOSE = "\ue0f0", "\ue0f1"  # around a value of the request in the text of a fault
+_MARKS, _QUOTED = re.compile(f"[{_OPEN}{_CLOSE}]"), re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}")
 Scalar = str | bool | int | float | None
 
 
@@ -61,7 +64,9 @@ class Variant(JsonPlace):
     words: str = "variant identifier"
 
     def objection(self, found: Scalar) -> str | None:
-        return None if found in self.names else f"unknown variant `{found}`, expected {one_of(self.names)}"
+        if found in self.names:
+            return None
+        return "unknown variant" + _quote(f"`{found}`") + f", expected {one_of(self.names)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,12 +112,27 @@ def describe(found: Scalar) -> str:
     if found is None:
         return "null"
     if isinstance(found, bool):
-        return f"boolean `{str(found).lower()}`"
+        return "boolean" + _quote(f"`{str(found).lower()}`")
     if isinstance(found, int):
-        return f"integer `{found}`"
+        return "integer" + _quote(f"`{found}`")
     if isinstance(found, float):
-        return f"floating point `{_real(found)}`"
-    return f'string "{_escaped(found)}"'
+        return "floating point" + _quote(f"`{_real(found)}`")
+    return "string" + _quote(f'"{_escaped(found)}"')
+
+
+def _quote(value: str) -> str:
+    """A quoted value between marks, so that it can be left out."""
+    return f"{_OPEN} {_MARKS.sub('', value)}{_CLOSE}"
+
+
+def with_values(text: str) -> str:
+    """The text of a fault with the values that it quotes, as the reference writes it."""
+    return _MARKS.sub("", text)
+
+
+def without_values(text: str) -> str:
+    """The text of a fault without the values that it quotes."""
+    return _QUOTED.sub("", text)
 
 
 def one_of(names: Iterable[str]) -> str:

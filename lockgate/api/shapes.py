@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
@@ -31,10 +32,16 @@ _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 def _refuse(fault: Fault) -> RequestError:
-    text = f"{fault.path}: {fault.text}" if fault.path else fault.text
+    place = f"{fault.path}: " if fault.path else ""
     if fault.is_syntax:
-        return UnreadableBody(f"Failed to parse the request body as JSON: {text}", status=400)
-    return InvalidRequest(text)
+        return UnreadableBody(f"Failed to parse the request body as JSON: {place}{fault.text}", status=400)
+    return _say(place, fault)
+
+
+def _say(place: str, fault: Fault) -> RequestError:
+    error = InvalidRequest(place + fault.text)
+    error.unquoted = place + fault.unquoted if fault.unquoted else ""
+    return error
 
 
 class Shape(Generic[T]):
@@ -52,7 +59,7 @@ class Shape(Generic[T]):
 
     def decode_line(self, line: bytes) -> T:
         """The message in one line of a stream; every fault is InvalidRequest, and its text names no path."""
-        return self.decode(line, lambda fault: InvalidRequest(fault.text))
+        return self.decode(line, partial(_say, ""))
 
     def decode(self, body: bytes, refuse: Callable[[Fault], RequestError] = _refuse) -> T:
         """The message in `body`; raises UnreadableBody when it is not JSON and InvalidRequest when it does not fit."""

@@ -311,7 +311,8 @@ def _describe(receipt: "ReceiptBody") -> list[str]:
     """The receipt as lines of text."""
     is_shadow = receipt.mode == "shadow"
     released = receipt.released
-    shown = f", sources {released.sources}" if isinstance(released.sources, int) else ""
+    rare = {"sources": released.sources, "fields": released.fields}
+    shown = "".join([f", {name} {count}" for name, count in rare.items() if isinstance(count, int)])
     counts = f"prompt {released.prompt}, documents {released.documents}, answer {released.answer}{shown} characters"
     facts = [
         ("policy", in_one_line(receipt.policy) if receipt.policy else "none"),

@@ -51,6 +51,8 @@ def reply_to(error: Exception, *, names_failures: bool = True) -> ErrorReply:
             return ErrorReply(error.status, error.message, error.retry_after_s)
         case TurnFailed():
             return ErrorReply(error.status, error.message, error.retry_after_s)
+        case RequestError(unquoted=str(unquoted)) if unquoted and names_failures:
+            return ErrorReply(error.status, unquoted)
         case RequestError() | HeldTooMuch() | RequestTimedOut() | GenerationFailed() | CheckFailed():
             return ErrorReply(error.status, error.message)
         case UpstreamError():

@@ -127,7 +127,9 @@ def read_moderation(raw: bytes) -> Moderated:
         request = _REQUEST.decode(raw)
         return Moderated(_read_inputs(request.input), request.model or "", request.policy)
     except InvalidRequest as error:
-        raise InvalidRequest(error.message, status=400) from error
+        refused = InvalidRequest(error.message, status=400)
+        refused.unquoted = error.unquoted
+        raise refused from error
 
 
 def _read_inputs(given: str | list[str | ModerationPart]) -> tuple[tuple[str, ...], ...]:

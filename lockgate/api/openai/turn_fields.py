@@ -217,7 +217,7 @@ def read_prompt(prompt: str, system: str = "") -> tuple[Message, ...]:
 def _read_message(place: int, message: AgentMessage) -> Message:
     role, content = ROLES.get(message.role), message.content
     if role is None or message.tool_calls:
-        what = "tool calls" if role else f"role `{message.role}`"
+        what = "tool calls" if role else "this role"
         raise InvalidRequest(
             f"messages[{place}]: {what} cannot be used here; roles are user, assistant, system and developer"
         )
@@ -258,7 +258,9 @@ def refuse_with_400() -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        raise InvalidRequest(error.message, status=400) from error
+        refused = InvalidRequest(error.message, status=400)
+        refused.unquoted = error.unquoted
+        raise refused from error
 
 
 async def start_events(exchange: Exchange) -> None:
