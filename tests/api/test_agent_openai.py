@@ -103,8 +103,8 @@ def test_a_text_completion_has_one_prompt(prompt: Any) -> None:
         ({"messages": [{"role": "user"}]}, "messages[0]: the question must not be empty"),
         ({"messages": [{"role": "user", "content": " \n"}]}, "messages[0]: the question must not be empty"),
         ({"messages": [{"role": "user", "content": 3}]}, "data did not match any variant of untagged enum Content"),
-        ({"messages": [*HELLO, {"role": "tool", "content": "x"}]}, "messages[1]: role `tool` cannot be used here"),
-        ({"messages": [{"role": "boss", "content": "x"}]}, "messages[0]: role `boss` cannot be used here"),
+        ({"messages": [*HELLO, {"role": "tool", "content": "x"}]}, "messages[1]: this role cannot be used here"),
+        ({"messages": [{"role": "boss", "content": "x"}]}, "messages[0]: this role cannot be used here"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}, *HELLO]},
             "messages[0]: tool calls cannot be used here",
