@@ -139,7 +139,7 @@ async def test_a_threshold_is_honoured_and_without_one_nothing_is_left_out(parts
             "`threshold` parameter specified for model `pii` must be a number",
         ),
         ({}, "pii", 422, "missing field `contents`"),
-        ({"contents": "a"}, "pii", 422, 'contents: invalid type: string, expected a sequence'),
+        ({"contents": "a"}, "pii", 422, "contents: invalid type: string, expected a sequence"),
         ({"contents": ["a"], "detector_params": []}, "pii", 422, "detector_params: invalid type: sequence"),
         (b"{", "pii", 400, "Failed to parse the request body as JSON"),
         (b'{"contents":["' + b"a" * 2_097_152 + b'"]}', "pii", 413, "length limit exceeded"),
