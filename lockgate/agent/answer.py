@@ -90,6 +90,7 @@ class AgentQuestion(NamedTuple):
     request_id: str = ""
     params: Mapping[str, Any] = MappingProxyType({})
     is_stream: bool = True
+    caller: str = ""
 
 
 class OpenTurn(NamedTuple):

@@ -201,7 +201,7 @@ class _RunningTurn:
             history = recall(self._past.turns, memory.max_messages, memory.max_tokens)
             self._texts = TurnTexts(self._ask, history, list_intents(self._past.turns))
         given = self._texts.open(policy.refuses_unreadable) if policy.is_on else self._texts.input
-        meter = self._meter = policy.open_meter()
+        meter = self._meter = policy.open_meter(self._ask.caller)
         if meter.is_on:
             facts.receipt = meter.receipt
             meter.receipt.prompt_sent_to = []

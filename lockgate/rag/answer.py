@@ -144,6 +144,7 @@ class GroundedQuestion(NamedTuple):
     trace: Trace | None = None  # if the client may see held text
     bounds: Bounds = BOUNDS
     is_retrieval_only: bool = False  # no model is called
+    caller: str = ""
     input: Input | None = None  # all texts that detectors read, at their paths; None: the prompt alone
 
 
@@ -187,7 +188,7 @@ class _AnswerRun:
             replace(question.guarding, is_speculative=False) if question.is_retrieval_only else question.guarding
         )
         self._send = send
-        self._meter = meter = question.guarding.open_meter()
+        self._meter = meter = question.guarding.open_meter(question.caller)
         outcome.receipt = meter.receipt
         meter.receipt.prompt_sent_to = []
         outcome.failed_detectors = meter.failed_detectors

@@ -14,7 +14,7 @@ from lockgate.agent.routes import Editor, choose_routes
 from lockgate.agent.turns import Memory
 from lockgate.errors import CheckFailed, InvalidRequest, Unavailable
 from lockgate.gate.values import Message
-from lockgate.gate.verdicts import Action, Measures
+from lockgate.gate.verdicts import Action, MaskWith, Measures
 from lockgate.guard.detectors import ActiveGuard, Guard
 from lockgate.guard.policy import Policy
 from lockgate.rag.sources import NamedSource, RetrievalScope
@@ -176,3 +176,17 @@ async def test_what_is_said_about_the_user_stays_json_when_it_is_masked() -> Non
     await converse(agent, AgentQuestion("q", label="PLATFORM", account='{"dev_id": "\\u0073ecret", "n": 1}'))
     [line] = [one for one in talk.asked[-1][-1].text.splitlines() if one.startswith("{")]
     assert json.loads(line) == {"dev_id": "██████", "n": 1}
+
+
+async def test_a_caller_has_the_same_made_up_name_for_a_value_in_every_turn() -> None:
+    measures = Measures(Action.MASK, mask_with=MaskWith.PSEUDONYM)
+    guarding = replace(
+        build_guarding(input=[guard(ScriptedDetector(find_word("secret")))], for_input=measures, name="p"),
+        names_key=b"k",
+    )
+    names = []
+    for caller in ("ana", "ana", "ben"):
+        question = AgentQuestion("the secret", label="CONVERSATIONAL", caller=caller)
+        _, facts = await converse(build_agent(guarding=lambda: guarding), question)
+        names.append(next(iter(facts.pseudonyms)))
+    assert names[0] == names[1] != names[2]

@@ -159,6 +159,7 @@ class ChatRoutes:
             finds_citations=request.citations,
             trace=None if exchange.reply.tracer is None else exchange.reply.tracer.trace,
             bounds=self._bounds,
+            caller=exchange.request.caller,
         )
         if not (guarding.name and guarding.input):
             return question

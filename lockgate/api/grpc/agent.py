@@ -132,6 +132,7 @@ class AgentMethods:
             account=request.user_info,
             request_id=read_request_id(read_metadata(context, "x-request-id")),
             is_stream=is_stream,
+            caller=caller,
         )
 
     def _find_session(self, request: AgentRequest, caller: str) -> SessionKey | None:

@@ -232,6 +232,7 @@ def _build_ask(exchange: Exchange, wanted: TurnRequest, agent: str) -> AgentQues
         request_id=read_request_id(request_id) if request_id else "",
         params=wanted.params,
         is_stream=wanted.is_stream,
+        caller=exchange.request.caller,
     )
 
 
