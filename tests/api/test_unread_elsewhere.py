@@ -119,7 +119,11 @@ async def test_a_mark_at_any_place_of_an_answer_does_not_reach_clients_of_ollama
         for is_stream in (False, True):
             values = await world.ask_ollama(path, "mask", is_stream=is_stream)
             assert MARK not in json.dumps(values)
-            assert find_receipt(values)["covered"] is True
+            receipt = find_receipt(values)
+            assert receipt["covered"] is True
+            has_no_place = {"refusal", "tool_calls", "function_call", "annotations", "audio"} & set(plant.value)
+            is_call = {"tool_calls"} if plant.part == "call" else set[str]()
+            assert receipt.get("dropped", {}).keys() == has_no_place | is_call
             assert values[-1]["done_reason"] in ("stop", "length")
 
 

@@ -21,6 +21,7 @@ from lockgate.guard.request import InputBlocked
 _LANES = (CONTENT, REASONING)
 _ENDS = frozenset({"stop", "length", FILTERED})  # other reasons mean `stop` here
 _MAX_HELD_CHARS = 1_048_576  # of JSON whose end is not known
+_NO_PLACE = ("refusal", "tool_calls", "function_call", "annotations", "audio")  # of a message, in these formats
 _COUNTERS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
@@ -70,6 +71,10 @@ class OllamaWriter(AnswerWriter):
         return []
 
     def _list_frames(self, number: int, part: dict[str, Any]) -> list[Frame]:
+        receipt = self.account.receipt
+        for key in _NO_PLACE if receipt is not None else ():
+            if part.get(key) and receipt is not None and key not in receipt.dropped:
+                receipt.note_left_out(key)
         thought, text = part.get(REASONING) or part.get("reasoning"), part.get(CONTENT)
         if text and self._json is not None:
             text = self._json.feed(text)
