@@ -22,8 +22,8 @@ class WatchedConnection(ResponseHandler):
     has_response = False
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a response came."""
-        self.has_response = True
+        """Bytes of a response came; none where the library only goes on with what it has, as when a connection ends."""
+        self.has_response = self.has_response or bool(data)
         super().data_received(data)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from lockgate.backends.detector import DetectorClient, open_detector_client
 from lockgate.backends.endpoints import Endpoint
+from lockgate.backends.reconnects import ResendingConnector
 from lockgate.backends.upstreams import Upstreams, open_upstreams
 from lockgate.config.settings import OtlpSettings
 from lockgate.errors import BrokeOff, UpstreamError
@@ -72,6 +73,26 @@ async def test_a_request_that_is_lost_with_an_idle_connection_is_sent_on_a_new_o
             await read(client)
     assert connections_of(peer) == [1, 1, 2, 2, 3, 3, 4]
     assert count_reconnects("detector", "pii") == 3
+
+
+async def test_a_connection_that_ends_between_its_choice_and_the_request_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choose = ResendingConnector._get
+
+    async def choose_and_lose(connector: Any, key: Any, traces: Any) -> Any:
+        reused = await choose(connector, key, traces)
+        if reused is not None:
+            reused.protocol.data_received(b"")  # the library does so when a connection ends
+            reused.transport.abort()
+        return reused
+
+    monkeypatch.setattr(ResendingConnector, "_get", choose_and_lose)
+    async with open_peer(reply(FOUND)) as peer, reading(peer) as client:
+        for _ in range(3):
+            await read(client)
+    assert connections_of(peer) == [1, 2, 3]
+    assert count_reconnects("detector", "pii") == 2
 
 
 async def test_the_new_connection_is_never_another_idle_one() -> None:
