@@ -105,11 +105,13 @@ def build_input(
 
 def _pack(names: list[FieldText]) -> Iterable[FieldText]:
     """Returns each name once; if there are very many, several together as one text."""
-    unique = list({(one.text, one.role): one for one in reversed(names)}.values())[::-1]
+    unique: dict[tuple[str, str], FieldText] = {}
+    for one in names:
+        unique.setdefault((one.text, one.role), one)
     if len(unique) <= _MAX_NAMES:
-        return unique
+        return unique.values()
     packs: list[FieldText] = []
-    for one in unique:
+    for one in unique.values():
         last = packs[-1] if packs else None
         if last and (last.path, last.role) == (one.path[:1], one.role) and len(last.text) < _PACK_CHARS:
             packs[-1] = last._replace(text=last.text + _BETWEEN_NAMES + one.text)

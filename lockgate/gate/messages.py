@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chooses the messages and texts of a chat that detectors read, by role and content (ADR 009).
 
-Detectors of contents read the last message of the input, if its role is user, assistant or system, and every choice of
-the output, unless its role is a tool's. Messages are plain maps; other fields are ignored.
+Detectors that a request itself names read the last message of the input, if its role is user, assistant or system, and
+every choice of the output, unless its role is a tool's. Messages are plain maps; other fields are ignored. Under a
+policy all texts are read: `lockgate.gate.coverage`.
 """
 
 import json
@@ -15,20 +16,14 @@ READ_ROLES = frozenset({"user", "assistant", "system"})
 TOOL_ROLES = frozenset({"tool", "function"})
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-_BETWEEN_MESSAGES = "\n\n"
 
-
-def check_last_content(messages: Sequence[Mapping[str, Any]], *, allows_parts: bool = False) -> None:
-    """Raises InvalidRequest unless the last message has text; `allows_parts` allows a list of text parts too."""
+def check_last_content(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises InvalidRequest unless the last message has text as a string."""
     content = messages[-1].get("content")
-    if isinstance(content, list) and not (allows_parts and all(_is_text_part(part) for part in content)):
+    if isinstance(content, list):
         raise InvalidRequest("Detection on array is not supported")
     if not content:
         raise InvalidRequest("if input detectors are provided, `content` must not be empty on last message")
-
-
-def _is_text_part(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def check_last_role(messages: Sequence[Mapping[str, Any]]) -> None:
@@ -73,35 +68,6 @@ def all_text_of(message: Mapping[str, Any], between: str = "", *, of_any_role: b
         return content
     texts = [part.get("text") for part in content or () if isinstance(part, dict)] if isinstance(content, list) else []
     return between.join([text for text in texts if isinstance(text, str) and text])
-
-
-def join_texts(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int, int]]]:
-    """Returns the joined texts of all messages that are read, and (message index, start, end) of each text."""
-    parts: list[str] = []
-    read: list[tuple[int, int, int]] = []
-    start = 0
-    for at, message in enumerate(messages):
-        text = all_text_of(message, "\n")
-        if text:
-            read.append((at, start, start + len(text)))
-            parts.append(text)
-            start += len(text) + len(_BETWEEN_MESSAGES)
-    return _BETWEEN_MESSAGES.join(parts), read
-
-
-def with_text(message: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """Returns the message with another text: the first text part gets all of it, other text parts are removed."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return {**message, "content": text}
-    parts: list[Any] = []
-    for part in content:
-        if not (isinstance(part, dict) and isinstance(part.get("text"), str)):
-            parts.append(part)
-        elif text:
-            parts.append({**part, "text": text})
-            text = ""
-    return {**message, "content": parts}
 
 
 def merge_tool_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Any]) -> None:
