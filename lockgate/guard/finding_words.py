@@ -6,6 +6,7 @@ changes text they leave only if the policy's detectors find nothing in them. Num
 are not read again. The places and the `text` of findings are checked elsewhere.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -67,7 +68,7 @@ class FindingWords:
             return set()
         try:
             found = await run_together([partial(_find_in, one, texts) for one in self._readers], self._max_open)
-        except LockgateError:
+        except (LockgateError, TimeoutError):
             return set(texts)
         unclean = set().union(*found)
         clean = [text for text in texts if text not in unclean]
@@ -108,7 +109,8 @@ def list_texts(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 async def _find_in(reader: ActiveGuard, texts: list[str]) -> set[str]:
-    found = await reader.reading.read([Excerpt(text) for text in texts])
+    async with asyncio.timeout(reader.max_hold_s):
+        found = await reader.reading.read([Excerpt(text) for text in texts])
     if len(found) != len(texts):  # a reading that tolerates failures has none
         return set(texts)
     pairs = zip(texts, found, strict=True)

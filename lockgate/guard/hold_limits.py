@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lockgate.errors import TimedOut
 from lockgate.gate.batcher import DetectorRequest
-from lockgate.gate.values import Chunk, Detection, Subject
+from lockgate.gate.values import Chunk, Detection, Excerpt, Subject
 from lockgate.guard.detectors import ActiveGuard
 from lockgate.interfaces import Review
 
@@ -56,17 +56,24 @@ class HoldLimits:
         active = self._guards[request.detector]
         begun = max(self._begun.pop(_key(request)), self._restarted)
         left_s = begun + (active.max_hold_s or 0.0) - self._now()
-        if left_s > 0:
-            try:
-                async with asyncio.timeout(left_s) as limit, self._permits or nullcontext():
-                    return await active.reading.read(request.excerpts)
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-        error = _too_late(request.detector, active.max_hold_s)
-        if active.on_failure is None or not active.on_failure(error):
-            raise error
-        return ()
+        return await read_in_time(active, request.excerpts, left_s, self._permits)
+
+
+async def read_in_time(
+    active: ActiveGuard, excerpts: Sequence[Excerpt], left_s: float, permits: asyncio.Semaphore | None = None
+) -> Findings:
+    """Returns the findings, or none if the time is over and the text may pass unread; else raises TimedOut."""
+    if left_s > 0:
+        try:
+            async with asyncio.timeout(left_s) as limit, permits or nullcontext():
+                return await active.reading.read(excerpts)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+    error = _too_late(active.guard.id, active.max_hold_s)
+    if active.on_failure is None or not active.on_failure(error):
+        raise error
+    return ()
 
 
 def _key(request: DetectorRequest) -> tuple[str, int, int]:

@@ -31,6 +31,7 @@ from lockgate.gate.values import Detection, Document, Subject
 from lockgate.gate.verdicts import Action, Judge, Verdict, hide
 from lockgate.guard.detectors import ActiveGuard, review_all
 from lockgate.guard.error_words import read_words
+from lockgate.guard.hold_limits import read_in_time
 from lockgate.guard.input_reader import InputReader
 from lockgate.guard.policy import Chunking, Meter, Policy, find_sentence, ground, pass_sources
 from lockgate.guard.stream import Source, Watch, open_guarded_stream
@@ -327,7 +328,11 @@ class _GuardedRun:
     async def _read_fields(self, fields: AnswerFields, guards: Sequence[ActiveGuard]) -> None:
         """Lets the detectors of the answer read the fields that they have not read with its text."""
         names = fields.give_again() if fields.unread else []
-        readings = [partial(one.reading.read, ()) for one in guards if one.guard.id in names]
+        readings = [
+            partial(one.reading.read, ()) if one.max_hold_s is None else partial(read_in_time, one, (), one.max_hold_s)
+            for one in guards
+            if one.guard.id in names
+        ]
         if readings:
             await run_together(readings, self._policy.max_open)
 

@@ -10,9 +10,11 @@ import pytest
 
 from lockgate.errors import TimedOut
 from lockgate.gate.lanes import LanePlan
-from lockgate.gate.receipts import RequestPart
+from lockgate.gate.receipts import Receipt, RequestPart
 from lockgate.gate.values import Conversation, Detection, Excerpt, Frame
 from lockgate.guard.detectors import ActiveGuard, ActiveReview, Guard, review_all
+from lockgate.guard.finding_words import FindingWords
+from lockgate.guard.hold_limits import read_in_time
 from lockgate.guard.policy import Meter
 from lockgate.guard.stream import Slice, Source, detect_slices, list_readers, open_guarded_stream
 from lockgate.interfaces import Headers
@@ -191,3 +193,23 @@ async def test_a_timeout_of_the_detector_itself_is_no_limit() -> None:
     [guard] = build_guards(meter, Raising(), passes=True)
     with pytest.raises(TimeoutError, match="its own"):
         await say([replace(guard, on_failure=None)], whole("mail"))
+
+
+async def test_a_reader_of_the_words_of_findings_has_its_limit_too() -> None:
+    [slow] = build_guards(Meter("p"), SlowDetector("rule"), passes=True)
+    receipt = Receipt("p")
+    found = Detection(0, 1, "a", "Kind", "kind", 1.0, metadata={"rule": 1})
+    [[cleared]] = await FindingWords([slow], {}, 5).read([[found]], receipt)
+    assert (cleared.metadata, receipt.dropped["detections.metadata"]) == (None, 1)
+
+
+async def test_what_is_read_besides_the_text_has_the_limit_of_its_detector() -> None:
+    for passes in (False, True):
+        meter = Meter("p")
+        [slow] = build_guards(meter, SlowDetector(""), passes=passes)
+        if passes:
+            assert await read_in_time(slow, [Excerpt("a")], LIMIT_S) == ()
+            assert meter.failed_detectors == {"far": False}
+        else:
+            with pytest.raises(TimedOut, match="`far` held"):
+                await read_in_time(slow, [Excerpt("a")], LIMIT_S)
