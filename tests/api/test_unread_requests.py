@@ -181,6 +181,7 @@ def build_config(port: int) -> dict[str, Any]:
             "annotate": reads,
             "shadow": {**reads, "on_finding": "block", "mode": "shadow"},
             "pass": {**reads, "on_finding": "mask", "unreadable": "pass"},
+            "lenient": {"input": {"word": {"threshold": {"user": 1.5}}}, "on_finding": "mask"},
             "users": {"input": {"word": {"roles": ["user"]}}, "on_finding": "mask"},
         },
     }
@@ -285,6 +286,13 @@ async def test_a_role_that_no_detector_reads_is_counted(guarded: Guarded) -> Non
     receipt = find_receipt(answer)
     assert MARK.encode() in guarded.model.asked[0][0]
     assert (receipt["covered"], receipt["unread"]) == (False, {"messages[].content (system)": 1})
+
+
+async def test_a_role_may_have_its_own_threshold(guarded: Guarded) -> None:
+    messages = [{"role": role, "content": f"{role}: {MARK}."} for role in ("system", "user")]
+    await guarded.ask(CHAT, "lenient", {"messages": messages})
+    asked = json.loads(guarded.model.asked[0][0])["messages"]
+    assert [one["content"] for one in asked] == [f"system: {HIDDEN}.", f"user: {MARK}."]
 
 
 @pytest.mark.parametrize("policy", ["mask", "block"])
