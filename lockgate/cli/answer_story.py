@@ -194,7 +194,7 @@ class AnswerTranscript:
         for line in _describe_citations(event):
             self._view.note("cited", line)
         if event.get("receipt"):
-            self._view.note("receipt", _describe_receipt(event["receipt"]))
+            self._view.note("receipt", describe_receipt(event["receipt"]))
         self._view.note("times", self._describe_times(event.get("metadata", {})))
 
     def _list_findings(self, detections: Mapping[str, Sequence[Any]]) -> None:
@@ -240,10 +240,12 @@ def _describe_citations(event: Event) -> list[str]:
     ]
 
 
-def _describe_receipt(receipt: Mapping[str, Any]) -> str:
+def describe_receipt(receipt: Mapping[str, Any]) -> str:
+    """Returns a receipt in one line: what was done, by which policy, and what was not read."""
     detectors = receipt["detectors"]
     names = ", ".join([one["detector_id"] for one in detectors])
-    missing = ", ".join([one["detector_id"] for one in detectors if not one["covered"]])
+    lacking = [f"by {one['detector_id']}" for one in detectors if not one["covered"]]
+    missing = ", ".join([*lacking, *[f"in {field}" for field in receipt.get("unread", {})]])
     covered = "all released text was read" if receipt["covered"] else f"NOT all released text was read: {missing}"
     parts = [f"{receipt['outcome']}{' (shadow)' if receipt['mode'] == 'shadow' else ''}"]
     parts += [f"policy {receipt['policy']}"] if receipt["policy"] else []

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockgate.cli.answer_story import ReleasedPiece, place_marks
+from lockgate.cli.answer_story import ReleasedPiece, describe_receipt, place_marks
 from lockgate.cli.answer_view import Mark
 from lockgate.gate.verdicts import Mask, apply_masks
 
@@ -85,3 +85,10 @@ def test_every_mask_is_marked_whatever_its_length(gaps: list[str], hidden: list[
     found = marked(written, ReleasedPiece(0, len(text), text), *findings)
     if len(written) != len(text):
         assert [one[0] for one in found] == [mask] * len(masks)
+
+
+def test_a_receipt_names_what_was_not_read() -> None:
+    detectors = [{"detector_id": "pii", "covered": False}, {"detector_id": "facts", "covered": True}]
+    receipt = {"outcome": "released", "policy": "p", "mode": "enforce", "detectors": detectors, "covered": False}
+    line = describe_receipt({**receipt, "unread": {"sources": 2}, "digest": {"value": "0" * 64}})
+    assert "read by pii, facts, NOT all released text was read: by pii, in sources, digest 0" in line
