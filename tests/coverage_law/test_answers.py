@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The law of answers, on every surface: a marked string of an upstream never leaves unread in silence."""
+
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from tests.coverage_law.replies import ReplyCase, list_cases, list_findings
+from tests.coverage_law.requests import REQUEST_SURFACES, RequestSurface, build_path, calm, name_policy
+from tests.coverage_law.test_requests import describe
+from tests.coverage_law.verdicts import judge_answer
+from tests.coverage_law.world import POLICIES, World, open_world
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """One gateway for all surfaces."""
+    folder: Path = tmp_path_factory.mktemp("law")
+    async with open_world(folder) as opened:
+        yield opened
+
+
+async def break_answers(world: World, surface: RequestSurface, policy: str, cases: Iterable[ReplyCase]) -> list[str]:
+    """The cases that break the law, each with its place."""
+    broken = []
+    for case in cases:
+        calm(world, surface)
+        case.prepare(world)
+        answer = await world.post(build_path(surface, policy), name_policy(surface, surface.body, policy))
+        if fault := judge_answer(answer):
+            broken.append(f"{case.place}: {fault}")
+    return broken
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("surface", REQUEST_SURFACES, ids=lambda one: one.name)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_place_of_an_answer_leaves_unread(world: World, surface: RequestSurface, policy: str) -> None:
+    broken = await break_answers(world, surface, policy, list_cases(surface))
+    assert not broken, describe(broken)
+
+
+@pytest.mark.parametrize("surface", REQUEST_SURFACES[:4], ids=lambda one: one.name)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_string_of_a_finding_leaves_unread(world: World, surface: RequestSurface) -> None:
+    broken = []
+    for planted in list_findings():
+        calm(world, surface)
+        world.finding = planted.value if isinstance(planted.value, dict) else {}
+        answer = await world.post(build_path(surface, "noted"), name_policy(surface, surface.body, "noted"))
+        if fault := judge_answer(answer):
+            broken.append(f"{planted.place}: {fault}")
+    assert not broken, describe(broken)

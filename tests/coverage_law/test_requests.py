@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The law of requests, on every surface: a marked string at any place of a body never goes on unread in silence."""
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from random import Random
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from tests.coverage_law.planting import MARK, Planted, plant_at_random, plant_everywhere
+from tests.coverage_law.requests import REQUEST_SURFACES, RequestSurface, build_path, calm, name_policy
+from tests.coverage_law.verdicts import judge_request
+from tests.coverage_law.world import POLICIES, World, open_world
+
+GRPC_FIELDS = dict.fromkeys(("editor_content", "selected_text", "extra_context", "user_info"), "plain")
+RANDOM_CASES = 40
+SHOWN = 15
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """One gateway for all surfaces."""
+    folder: Path = tmp_path_factory.mktemp("law")
+    async with open_world(folder) as opened:
+        yield opened
+
+
+async def break_requests(world: World, surface: RequestSurface, policy: str, cases: Iterable[Planted]) -> list[str]:
+    """The cases that break the law, each with its place."""
+    broken = []
+    for planted in cases:
+        world.forget()
+        calm(world, surface)
+        answer = await world.post(build_path(surface, policy), name_policy(surface, planted.value, policy))
+        if fault := judge_request(world, answer, is_key=planted.is_key):
+            broken.append(f"{planted.place}: {fault}")
+    return broken
+
+
+def describe(broken: list[str]) -> str:
+    """The first of the faults, and how many there are."""
+    kinds = Counter(one.partition(": ")[2][:40] for one in broken)
+    return "\n".join([f"{len(broken)} places break the law: {dict(kinds)}", *broken[:SHOWN]])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("surface", REQUEST_SURFACES, ids=lambda one: one.name)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_place_of_a_request_goes_on_unread(world: World, surface: RequestSurface, policy: str) -> None:
+    body = surface.body
+    random = Random(f"{surface.name} {policy}")
+    cases = [*plant_everywhere(body), *[plant_at_random(body, random) for _ in range(RANDOM_CASES)]]
+    broken = await break_requests(world, surface, policy, cases)
+    assert not broken, describe(broken)
+
+
+@pytest.mark.parametrize("surface", REQUEST_SURFACES, ids=lambda one: one.name)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_body_without_the_mark_is_answered(world: World, surface: RequestSurface) -> None:
+    calm(world, surface)
+    answer = await world.post(build_path(surface, "mask"), name_policy(surface, surface.body, "mask"))
+    assert answer.status == 200, answer.body[:500]
+    assert b"withheld" not in answer.body
+    assert b"Two" in answer.body
+
+
+@pytest.mark.parametrize("header", ["x-note", "x-correlation-id", "x-other"])
+@pytest.mark.parametrize("surface", REQUEST_SURFACES, ids=lambda one: one.name)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_header_goes_on_unread(world: World, surface: RequestSurface, header: str) -> None:
+    world.forget()
+    calm(world, surface)
+    body = name_policy(surface, surface.body, "block")
+    answer = await world.post(build_path(surface, "block"), body, {header: MARK})
+    assert not judge_request(world, answer, is_key=False)
+
+
+@pytest.mark.parametrize("method", ["AskAgent", "AskAgentStream"])
+@pytest.mark.parametrize("name", ["query", *GRPC_FIELDS])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_no_field_of_a_grpc_request_goes_on_unread(world: World, policy: str, name: str, method: str) -> None:
+    world.forget()
+    calm(world, REQUEST_SURFACES[-1])
+    fields = {**GRPC_FIELDS, "query": "Which book?", name: MARK}
+    outcome = await world.agents[policy].ask(fields.pop("query"), uuid4().hex, method=method, **fields)
+    receipt = json.loads(outcome.trailing.get("lockgate-receipt", "null"))
+    assert not world.find_leaks() or (receipt and not receipt["covered"] and receipt.get("unread"))
