@@ -84,11 +84,11 @@ def _pass_calls(patch: pytest.MonkeyPatch) -> None:
 
 def _pass_message_fields(patch: pytest.MonkeyPatch) -> None:
     original = whole_answer.WholeAnswer._replace_texts
-    patch.setattr(
-        whole_answer.WholeAnswer,
-        "_replace_texts",
-        lambda self, message, texts, **options: {**message, **original(self, message, texts, **options)},
-    )
+
+    def keep_all(self: Any, place: int, *args: Any, **options: Any) -> dict[str, Any]:
+        return {**self.choices[place]["message"], **original(self, place, *args, **options)}
+
+    patch.setattr(whole_answer.WholeAnswer, "_replace_texts", keep_all)
 
 
 REQUESTS: dict[str, tuple[Patch, str]] = {
