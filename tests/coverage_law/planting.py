@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts a marked string at every place of a JSON value: in each text, as each key, and as a field that nobody knows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 MARK = "zebrafish7"
+T = TypeVar("T")
 Path = tuple[str | int, ...]
 
 
@@ -42,6 +43,12 @@ def plant_at_random(value: Any, random: Random) -> Planted:
         value = _put(value, path, {**found, random.choice(_KEYS): _build(random, 0)})
     places = list(plant_everywhere(value))
     return random.choice(places)
+
+
+def draw(cases: Iterable[T], most: int, random: Random) -> list[T]:
+    """So many of the cases, all if there are no more."""
+    listed = list(cases)
+    return random.sample(listed, most) if len(listed) > most else listed
 
 
 _KEYS = ("name", "text", "content", "type", "id", "url", "data", "refusal", "metadata", "x_note", "annotations", "role")

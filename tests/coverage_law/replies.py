@@ -258,7 +258,7 @@ def list_cases(surface: RequestSurface) -> Iterator[ReplyCase]:
     elif surface.name.startswith("aggregator"):
         yield from list_openai_streams(CHAT_EVENTS) if is_stream else list_openai_wholes(WHOLE_CHAT)
         yield from list_source_replies()
-    elif "chat" in surface.path:
+    elif "chat" in surface.path or surface.name.startswith("model"):
         yield from list_openai_streams(CHAT_EVENTS) if is_stream else list_openai_wholes(WHOLE_CHAT)
     else:
         yield from list_openai_streams(TEXT_EVENTS) if is_stream else list_openai_wholes(WHOLE_TEXT)

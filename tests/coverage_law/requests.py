@@ -132,7 +132,8 @@ def calm(world: World, surface: RequestSurface) -> None:
         is_lines = is_stream or surface.name.startswith("agent")
         world.reply = ModelReply(kind="application/x-ndjson", packets=[raw]) if is_lines else ModelReply(raw)
     else:
-        world.reply = build_completion(is_stream=bool(is_stream), is_chat="chat" in surface.path)
+        is_chat = "chat" in surface.path or surface.name.startswith("model")  # configured models are asked by chat
+        world.reply = build_completion(is_stream=bool(is_stream), is_chat=is_chat)
 
 
 def build_completion(*, is_stream: bool, is_chat: bool) -> ModelReply:
@@ -154,16 +155,15 @@ def build_path(surface: RequestSurface, policy: str) -> str:
 
 
 def name_policy(surface: RequestSurface, value: Any, policy: str) -> Any:
-    """The body under a policy; agents have one of their own."""
+    """The body under a policy; agents have one of their own. A body for another model there is under no policy: None."""
     if not isinstance(value, dict):
         return value
     if surface.names in ("detectors", "guardrail_config"):
         return {**value, surface.names: {"policy": policy}}
-    if surface.names in ("model", "agent") and value.get("model") == surface.body["model"]:
-        return {
-            **value,
-            "model": f"{value['model']}{policy}" if surface.names == "agent" else f"{value['model']}@{policy}",
-        }
+    if surface.names in ("model", "agent"):
+        model = surface.body["model"]
+        named = f"{model}{policy}" if surface.names == "agent" else f"{model}@{policy}"
+        return {**value, "model": named} if value.get("model") == model else None
     return value
 
 

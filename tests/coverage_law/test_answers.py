@@ -3,13 +3,15 @@
 
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from random import Random
 
 import pytest
 import pytest_asyncio
 
+from tests.coverage_law.planting import draw
 from tests.coverage_law.replies import ReplyCase, list_cases, list_findings
 from tests.coverage_law.requests import REQUEST_SURFACES, RequestSurface, build_path, calm, name_policy
-from tests.coverage_law.test_requests import describe
+from tests.coverage_law.test_requests import CASES, describe
 from tests.coverage_law.verdicts import judge_answer
 from tests.coverage_law.world import POLICIES, World, open_world
 
@@ -22,15 +24,19 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
         yield opened
 
 
-async def break_answers(world: World, surface: RequestSurface, policy: str, cases: Iterable[ReplyCase]) -> list[str]:
-    """The cases that break the law, each with its place."""
-    broken = []
+async def break_answers(
+    world: World, surface: RequestSurface, policy: str, cases: Iterable[ReplyCase], most: int = 1000
+) -> list[str]:
+    """The cases that break the law, each with its place; at most so many."""
+    broken: list[str] = []
     for case in cases:
         calm(world, surface)
         case.prepare(world)
         answer = await world.post(build_path(surface, policy), name_policy(surface, surface.body, policy))
         if fault := judge_answer(answer):
             broken.append(f"{case.place}: {fault}")
+            if len(broken) == most:
+                break
     return broken
 
 
@@ -38,7 +44,8 @@ async def break_answers(world: World, surface: RequestSurface, policy: str, case
 @pytest.mark.parametrize("surface", REQUEST_SURFACES, ids=lambda one: one.name)
 @pytest.mark.asyncio(loop_scope="module")
 async def test_no_place_of_an_answer_leaves_unread(world: World, surface: RequestSurface, policy: str) -> None:
-    broken = await break_answers(world, surface, policy, list_cases(surface))
+    cases = draw(list_cases(surface), CASES, Random(f"{surface.name} {policy}"))
+    broken = await break_answers(world, surface, policy, cases)
     assert not broken, describe(broken)
 
 
