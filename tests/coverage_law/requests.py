@@ -155,7 +155,7 @@ def build_path(surface: RequestSurface, policy: str) -> str:
 
 
 def name_policy(surface: RequestSurface, value: Any, policy: str) -> Any:
-    """The body under a policy; agents have one of their own. A body for another model there is under no policy: None."""
+    """The body under a policy; agents have one of their own. None for another model there, which has no policy."""
     if not isinstance(value, dict):
         return value
     if surface.names in ("detectors", "guardrail_config"):
