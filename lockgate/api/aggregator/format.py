@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -63,10 +63,13 @@ class EndpointRef(msgspec.Struct):
     query_override: str | None = None
 
 
+MessageRole: TypeAlias = Literal["system", "user", "assistant"]
+
+
 class ChatTurn(msgspec.Struct):
     """A message of the conversation before the prompt."""
 
-    role: Literal["system", "user", "assistant"]
+    role: MessageRole
     content: str
 
 
@@ -301,13 +304,16 @@ def read_request(body: bytes) -> ChatRequest:
 
 
 def read_fault(text: str) -> InvalidField:
-    """Turn msgspec's error text into an error for the field at fault; unknown texts are kept."""
+    """Turn msgspec's error text into an error for the field at fault, without its value; unknown texts are kept."""
     found = _PLACE.fullmatch(text)
     text, place = (found[1], found[2]) if found else (text, "")
     if missing := _MISSING.match(text):
         return InvalidField(f"{place}.{missing[1]}".lstrip("."), "field required")
     if text.startswith("Invalid enum value"):
+        text = "Invalid enum value"  # without the value, which may be what a policy hides
         choices: Iterable[str] = DOCUMENT_WORDS if place.endswith(".documents") else TEXT_WORDS
+        if place.endswith(".role"):
+            choices = get_args(MessageRole)
     elif text.startswith("Object contains unknown field"):
         choices = (OnFinding if place.endswith("on_finding") else ChatDetectors).__struct_fields__
     else:
