@@ -97,7 +97,7 @@ class Conversation:
             deltas.append({"tool_calls": [{**call, "index": at, "function": function}]})
             pieces = self._cut(call["function"]["arguments"])
             deltas += [{"tool_calls": [{"index": at, "function": {"arguments": piece}}]} for piece in pieces]
-        ends = [({}, "tool_calls" if message.get("tool_calls") else "stop")]
+        ends: list[tuple[dict[str, Any], str]] = [({}, "tool_calls" if message.get("tool_calls") else "stop")]
         packets = []
         for delta, reason in [*[(one, None) for one in deltas], *ends]:
             choice = {"index": 0, "delta": delta, "finish_reason": reason}

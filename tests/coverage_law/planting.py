@@ -38,11 +38,10 @@ def plant_everywhere(value: Any) -> Iterator[Planted]:
 def plant_at_random(value: Any, random: Random) -> Planted:
     """The value with some fields more, and the mark at one place of all."""
     for _ in range(random.randrange(3)):
-        places = [(path, found) for path, found in _walk(value) if isinstance(found, dict)]
-        path, found = random.choice(places)
+        objects = [(path, found) for path, found in _walk(value) if isinstance(found, dict)]
+        path, found = random.choice(objects)
         value = _put(value, path, {**found, random.choice(_KEYS): _build(random, 0)})
-    places = list(plant_everywhere(value))
-    return random.choice(places)
+    return random.choice(list(plant_everywhere(value)))
 
 
 def draw(cases: Iterable[T], most: int, random: Random) -> list[T]:

@@ -213,6 +213,7 @@ def list_generations(*, is_stream: bool) -> Iterator[ReplyCase]:
         return set_generated
 
     token, text = nlp.GeneratedToken(text=MARK, logprob=-0.1), "Two books."
+    found: dict[str, Any]
     if is_stream:
         found = {
             "text": nlp.GeneratedTextStreamResult(generated_text=f"A {MARK}."),
