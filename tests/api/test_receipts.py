@@ -47,6 +47,7 @@ def full() -> Receipt:
     receipt.expect("late", RequestPart.ANSWER)
     receipt.note_read("pii", RequestPart.PROMPT, ["q q"], 0.0015)
     receipt.note_read("pii", RequestPart.ANSWER, ["Hi. ", "Ho."], 0.0005)
+    receipt.note_cached("pii", RequestPart.PROMPT, "old")
     receipt.note_finding("pii")
     receipt.note_released(RequestPart.PROMPT, "q q")
     receipt.note_released(RequestPart.ANSWER, "Hi. Ho.")
@@ -60,7 +61,7 @@ def full() -> Receipt:
 
 
 def test_a_receipt_has_exactly_the_agreed_keys_in_their_order() -> None:
-    pii = {"detector_id": "pii", "read": {"prompt": 3, "answer": 7}, "chunks": 3, "findings": 1, "time_ms": 2.0}
+    pii = {"detector_id": "pii", "read": {"prompt": 6, "answer": 7}, "chunks": 3, "findings": 1, "time_ms": 2.0}
     late = {"detector_id": "late", "read": {"answer": 0}, "chunks": 0, "findings": 0, "time_ms": 0.0}
     chain = FrameChain()
     chain.add("0/content", "Hi. Ho.")
@@ -72,7 +73,7 @@ def test_a_receipt_has_exactly_the_agreed_keys_in_their_order() -> None:
         "covered": False,
         "lanes": ["content"],
         "released": {"prompt": 3, "documents": 0, "answer": 7},
-        "detectors": [{**pii, "covered": True}, {**late, "covered": False, "failed": True}],
+        "detectors": [{**pii, "covered": True, "cached_chars": 3}, {**late, "covered": False, "failed": True}],
         "digest": {"algorithm": "sha256-chain-1", "frames": 1, "value": chain.value},
         "unread": {"image": 2},
         "dropped": {"logprobs": 1},
