@@ -138,7 +138,7 @@ class EyePeer(HttpPeer):
         super().connection_lost(error)
 
     def _reply(self, contents: list[str]) -> None:
-        found = [[*_SEE[self._name](text), _NOISE] for text in contents]
+        found = [[*_SEE[self._name](text), {**_NOISE, "text": text[:1]}] for text in contents]
         poisons = [POISON.search(text) for text in contents if self._name == "codes"]
         ways = [poison[1] if poison else "" for poison in poisons]
         for place, way in enumerate(ways):  # in these only the answer for its own text is wrong

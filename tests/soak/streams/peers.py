@@ -260,7 +260,7 @@ def describe(name: str, text: str) -> list[dict[str, Any]]:
         {"start": a, "end": b, "text": text[a:b], "detection": name, "detection_type": "seen", "score": 0.9}
         for a, b in EYES[name].find(text)
     ]
-    return [*found, _NOISE]
+    return [*found, {**_NOISE, "text": text[:1]}]
 
 
 def _draw_delay(plan: Plan, name: str) -> float:
