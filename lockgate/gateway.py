@@ -36,7 +36,8 @@ from lockgate.opened_agents import (
     build_evaluation,
     list_required,
 )
-from lockgate.plugins import is_foreign, open_plugin, place_fault
+from lockgate.part_pool import PartPool, stamp_files
+from lockgate.plugins import is_foreign, place_fault
 from lockgate.policy_resolver import PolicyResolver
 from lockgate.sessions.turns import DEFAULT_AGENT
 
@@ -117,12 +118,12 @@ class Gateway:
 
 
 @asynccontextmanager
-async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
-    """Opens every part that the settings name; closes them in reverse order."""
+async def open_gateway(settings: Settings, pool: PartPool | None = None) -> AsyncIterator[Gateway]:
+    """Opens every part that the settings name; closes them in reverse order. Takes equal parts from the pool."""
     from lockgate.backends.upstreams import open_upstreams
 
     async with AsyncExitStack() as stack:
-        opener = _Opener(settings, stack)
+        opener = _Opener(settings, stack, pool)
         generation = await opener.open_generation()
         openai = await opener.open_openai()
         chunkers = [name for name, part in settings.chunkers.items() if part.service is not None]
@@ -153,6 +154,7 @@ async def open_gateway(settings: Settings) -> AsyncIterator[Gateway]:
         if opener.faults:
             raise ConfigFaults(tuple(opener.faults))
         probes = {**opener.probes, **agents.probes}
+        opener.context.take_over()
         yield Gateway(settings, policies, chunking, upstreams, agents, opener.rules, generation, openai, probes)
 
 
@@ -187,11 +189,10 @@ async def open_parts(settings: Settings) -> AsyncIterator[Parts]:
 class _Opener:
     """Opens parts one by one and collects the faults in their options."""
 
-    def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
+    def __init__(self, settings: Settings, stack: AsyncExitStack, pool: PartPool | None = None) -> None:
         self._settings = settings
-        self._stack = stack
         self.rules = find_rules(settings)
-        self.context = SharedContext(settings, stack)
+        self.context = SharedContext(settings, stack, pool)
         self.chunkers: dict[str, Chunker | None] = {}
         self.probes: dict[str, Probe | None] = {}
         self.faults: list[ConfigError] = []
@@ -201,7 +202,7 @@ class _Opener:
         if chosen is None:
             return None
         opening = _open_generation(chosen, limits_silence=self.rules.limits_silence)
-        backend: Backend | None = await self._call("generation", opening, "generation.service")
+        backend: Backend | None = await self._call("generation", opening, "generation.service", chosen)
         return backend
 
     async def open_openai(self) -> Backend | None:
@@ -214,7 +215,7 @@ class _Opener:
         client = open_openai_client(
             chosen, resends=rules.resends, limits_silence=rules.limits_silence, skips_events=rules.skips_events
         )
-        backend: Backend | None = await self._call("openai", client, "openai.service")
+        backend: Backend | None = await self._call("openai", client, "openai.service", chosen)
         return backend
 
     async def open_chunker(self, name: str) -> None:
@@ -223,7 +224,7 @@ class _Opener:
             from lockgate.backends.chunker import open_chunker_client
 
             client = open_chunker_client(name, chosen.service)
-            self.chunkers[name] = await self._call(name, client, f"chunkers.{name}.service")
+            self.chunkers[name] = await self._call(name, client, f"chunkers.{name}.service", chosen)
             return
         embedded = name if chosen is None or chosen.embedded is None else chosen.embedded
         options = {} if chosen is None else chosen.options
@@ -242,7 +243,7 @@ class _Opener:
                 detector = replace(detector, batch_contents=self.rules.batch_contents)
             rules = self.rules
             client = open_detector_client(name, detector, trusts_findings=rules.trusts_findings, resends=rules.resends)
-            opened = await self._call(name, client, f"detectors.{name}.service")
+            opened = await self._call(name, client, f"detectors.{name}.service", detector)
         else:
             opened = await self.open_part(
                 "lockgate.detectors", detector.embedded, detector.options, f"detectors.{name}"
@@ -303,10 +304,10 @@ class _Opener:
             if not begin.startswith("/") or not any(is_under(path, begin) for path in paths):
                 self.faults.append(ConfigError(_NO_PATH, source=source, key=f"required_policies.{begin}"))
 
-    async def _call(self, name: str, opening: AbstractAsyncContextManager[Any], key: str) -> Any:
+    async def _call(self, name: str, opening: AbstractAsyncContextManager[Any], key: str, chosen: object) -> Any:
         """Opens a client, which also probes the service's health; None, and a fault, if it fails."""
         try:
-            client = await self._stack.enter_async_context(opening)
+            client = await self.context.enter((key, chosen, stamp_files(chosen)), opening)
         except ConfigError as error:
             self.faults.append(ConfigError(error.message, source=self._settings.source, key=key))
             return None
@@ -316,7 +317,7 @@ class _Opener:
     async def open_part(self, group: str, name: str, options: Mapping[str, Any], key: str) -> Any:
         """Opens a part that runs in this process; None, and a fault, if that fails."""
         try:
-            return await self._stack.enter_async_context(open_plugin(group, name, options, self.context))
+            return await self.context.enter_plugin(group, name, options)
         except ConfigError as error:
             self.faults.append(place_fault(error, self._settings.source, key))
             return None
@@ -347,9 +348,7 @@ def try_part(group: str, name: str, options: Mapping[str, Any], data_dir: Path) 
 
     async def open_once() -> None:
         async with AsyncExitStack() as stack:
-            context = SharedContext(Settings(data_dir=data_dir), stack)
-            async with open_plugin(group, name, options, context):
-                pass
+            await SharedContext(Settings(data_dir=data_dir), stack).enter_plugin(group, name, options)
 
     try:
         asyncio.run(open_once())

@@ -22,6 +22,7 @@ from lockgate.config.settings import Settings
 from lockgate.errors import ConfigError, InvalidRequest, RequestError, UpstreamError
 from lockgate.guard.policy import Chunking, Policy
 from lockgate.interfaces import DataSource, Embedder, Model, PartContext, Probe, SessionStore
+from lockgate.part_pool import PartPool, stamp_files
 from lockgate.plugins import open_plugin, place_fault
 from lockgate.policy_resolver import PolicyResolver
 from lockgate.rag.sources import Bounds, NamedSource, RetrievalScope
@@ -29,6 +30,7 @@ from lockgate.sessions.turns import StoreLimits
 from lockgate.telemetry import LogEvent, log_event
 
 if TYPE_CHECKING:
+    from lockgate.agent.label_export import LabelExport
     from lockgate.backends.upstreams import Upstreams
     from lockgate.index.fts import FtsDataSource
     from lockgate.index.postgres import PostgresIndex
@@ -68,30 +70,77 @@ class ExposedAgent(NamedTuple):
 
 
 class SharedContext:
-    """The PartContext of one process. It has the models once they are open."""
+    """The objects that the parts of one gateway share. With a pool, other gateways share equal parts."""
 
-    def __init__(self, settings: Settings, stack: AsyncExitStack) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, stack: AsyncExitStack, pool: PartPool | None = None) -> None:
+        self.settings = settings
         self._stack = stack
+        self._pool = pool
         self._embedder: Embedder | None = None
         self._has_looked = False
+        self._handed_over: list[PartAccess] = []
         self.models: Mapping[str, Model] = {}
-
-    @property
-    def data_dir(self) -> Path:
-        """The folder with the weights."""
-        return self._settings.data_dir
-
-    def find_model(self, name: str) -> Model:
-        """A configured model; raises KeyError."""
-        return self.models[name]
 
     async def share_embedder(self) -> Embedder | None:
         """The embedder of this process, opened once; None if its weights have not been fetched."""
         if not self._has_looked:
-            self._embedder = await self._stack.enter_async_context(open_own_embedder(self._settings))
+            self._embedder = await self.enter(("embedder",), open_own_embedder(self.settings))
             self._has_looked = True
         return self._embedder
+
+    async def enter(
+        self,
+        key: tuple[Any, ...],
+        opening: AbstractAsyncContextManager[Any],
+        access: "PartAccess | None" = None,
+    ) -> Any:
+        """Opens a part for this gateway, or takes the open one with the same key. `access`: what the part was given."""
+        if self._pool is None:
+            return await self._stack.enter_async_context(opening)
+        key = (self.settings.compat, self.settings.data_dir, *key)
+        part, given = await self._stack.enter_async_context(self._pool.lease(key, opening, access, self._fits))
+        if given is not access:
+            self._handed_over.append(given)
+            if given.uses_embedder:
+                await self.share_embedder()
+        return part
+
+    async def enter_plugin(self, group: str, name: str, options: Mapping[str, Any]) -> Any:
+        """Opens a plugin's part for this gateway, or takes the open one with the same options and files."""
+        access = PartAccess(self)
+        key = (group, name, options, stamp_files(options) if self._pool is not None else ())
+        return await self.enter(key, open_plugin(group, name, options, access), access)
+
+    def _fits(self, access: "PartAccess | None") -> bool:
+        return access is None or not access.uses_models or access.context.settings.models == self.settings.models
+
+    def take_over(self) -> None:
+        """Lets the parts that were handed over find the models of this gateway from now on."""
+        for one in self._handed_over:
+            one.context = self
+
+
+class PartAccess:
+    """The PartContext of one part. It notes what the part uses, which stays open as long as the part does."""
+
+    def __init__(self, context: SharedContext) -> None:
+        self.context = context
+        self.uses_models = self.uses_embedder = False
+
+    @property
+    def data_dir(self) -> Path:
+        """The folder with the weights."""
+        return self.context.settings.data_dir
+
+    def find_model(self, name: str) -> Model:
+        """A configured model; raises KeyError."""
+        self.uses_models = True
+        return self.context.models[name]
+
+    async def share_embedder(self) -> Embedder | None:
+        """The embedder of this process; None if its weights have not been fetched."""
+        self.uses_embedder = True
+        return await self.context.share_embedder()
 
 
 class AgentOpener:
@@ -134,7 +183,7 @@ class AgentOpener:
         self, models: Mapping[str, Model], sources: Mapping[str, NamedSource], embedder: Embedder | None
     ) -> dict[str, Agent]:
         settings = self._settings
-        store = await self._enter("sessions", open_sessions(settings, self._context))
+        store = await self._open_sessions()
         gate = Gate(self._chunking, settings.limits.max_held_chars, settings.detector_concurrent_requests)
         guess = await self._open_classifier(embedder)
         note_label = await self._open_export()
@@ -181,8 +230,17 @@ class AgentOpener:
         needed |= {f"sources.{name}" for one in agents for name in one.sources}
         return {name: probe for name, probe in self._probes.items() if name in needed or "." not in name}
 
-    async def _enter(self, name: str, opening: AbstractAsyncContextManager[Any]) -> Any:
-        return self._note_probe(name, await self._stack.enter_async_context(opening))
+    async def _open_sessions(self) -> SessionStore:
+        access = PartAccess(self._context)
+        key = ("sessions", self._settings.sessions)
+        opened = await self._context.enter(key, open_sessions(self._settings, access), access)
+        store: SessionStore = self._note_probe("sessions", opened)
+        return store
+
+    async def _enter(self, name: str, opening: AbstractAsyncContextManager[Any], *key: object) -> Any:
+        """Opens a part, or takes over the one that was opened with the same `key` and the same files."""
+        key = (name, *key, stamp_files(key))
+        return self._note_probe(name, await self._context.enter(key, opening))
 
     def _note_probe(self, name: str, opened: Any) -> Any:
         if isinstance(opened, Probe):
@@ -194,11 +252,11 @@ class AgentOpener:
         if model.openai is not None:
             from lockgate.backends.openai_model import open_openai_model
 
-            return await self._enter(name, open_openai_model(model.openai, resends=self._resends))
+            return await self._enter(name, open_openai_model(model.openai, resends=self._resends), model)
         if model.ollama is not None:
             from lockgate.backends.ollama import open_ollama_model
 
-            return await self._enter(name, open_ollama_model(model.ollama, resends=self._resends))
+            return await self._enter(name, open_ollama_model(model.ollama, resends=self._resends), model)
         opened = await self._open_part("lockgate.models", str(model.embedded), model.options, name)
         return self._note_probe(name, opened)
 
@@ -212,9 +270,9 @@ class AgentOpener:
             from lockgate.index.elasticsearch import open_elasticsearch
 
             opening = open_elasticsearch(source.elasticsearch, embedder, source.id, resends=self._resends)
-            opened = await self._enter(name, opening)
+            opened = await self._enter(name, opening, source, embedder)
         elif is_index(source):
-            opened = await self._enter(name, open_index_of(self._settings, source, embedder))
+            opened = await self._enter(name, open_index_of(self._settings, source, embedder), source, embedder)
         else:
             opened = await self._open_part("lockgate.data_sources", str(source.embedded), source.options, name)
         return NamedSource(source.id, opened)
@@ -224,7 +282,7 @@ class AgentOpener:
         if self._settings.embeddings.ollama is None:
             embedder = await self._context.share_embedder()
         else:
-            embedder = await self._enter("embeddings", open_embedder(self._settings))
+            embedder = await self._enter("embeddings", open_embedder(self._settings), self._settings.embeddings)
         if embedder is None:
             log_event(LogEvent.WARNING, logging.WARNING, reason=_HINT)
         return embedder
@@ -249,7 +307,9 @@ class AgentOpener:
         from lockgate.agent.label_export import open_label_export
 
         opening = open_label_export(classifier.export_dir, classifier.export_threshold)
-        return (await self._stack.enter_async_context(opening)).note
+        key = ("label export", classifier.export_dir, classifier.export_threshold)
+        export: LabelExport = await self._context.enter(key, opening)
+        return export.note
 
 
 def find_sessions_file(settings: Settings) -> Path | None:
@@ -263,7 +323,7 @@ async def open_sessions(settings: Settings, context: PartContext | None = None) 
     """Opens the configured session store, for agents and for operators. Raises ConfigError and UpstreamError."""
     name, options = _choose_store(settings)
     async with AsyncExitStack() as stack:
-        context = context if context is not None else SharedContext(settings, stack)
+        context = context if context is not None else PartAccess(SharedContext(settings, stack))
         opening = open_plugin(_SESSIONS, name, options, context, raises=(UpstreamError,))
         try:
             store: SessionStore = await stack.enter_async_context(opening)

@@ -3,9 +3,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from lockgate.errors import LockgateError
 
@@ -71,3 +71,44 @@ def raise_first(failures: ExceptionGroup[Exception]) -> NoReturn:
         raise first
     finally:
         first.__context__ = context
+
+
+class HeldContext(Generic[T]):
+    """A context that one task enters and exits, so that other tasks may open and close it in any order."""
+
+    def __init__(self, opening: AbstractAsyncContextManager[T]) -> None:
+        self._opening = opening
+        self._opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._closing = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    async def open(self, group: asyncio.TaskGroup) -> T:
+        """Enters the context in a task of the group; returns its value or raises its error."""
+        group.create_task(self._hold())
+        return await self._opened
+
+    async def close(self) -> None:
+        """Exits the context; an error of the exit is raised in the group."""
+        self._closing.set()
+        await self._closed.wait()
+
+    async def _hold(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                try:
+                    value = await stack.enter_async_context(self._opening)
+                except Exception as error:  # noqa: BLE001 - raised by `open`
+                    self._settle(error)
+                    return
+                self._settle(None, value)
+                await self._closing.wait()
+        finally:
+            self._closed.set()
+
+    def _settle(self, error: Exception | None, value: Any = None) -> None:
+        if self._opened.cancelled():  # `open` was cancelled: exit again
+            self._closing.set()
+        elif error is not None:
+            self._opened.set_exception(error)
+        else:
+            self._opened.set_result(value)

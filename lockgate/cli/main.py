@@ -138,8 +138,21 @@ def run_serve(options: argparse.Namespace) -> int:
     """Carries out `serve`."""
     from lockgate.server.run import serve
 
-    serve(_load_and_log(options))
+    settings = _load_and_log(options)
+    serve(settings, load=partial(_load_again, options))
     return EXIT_OK
+
+
+def _load_again(options: argparse.Namespace) -> Any:
+    """Load the settings in a running server, whose log is set up; raises ConfigError with every fault."""
+    from lockgate.config.load import load_settings
+    from lockgate.gateway import try_part
+
+    load = partial(load_settings, config_path=options.config_path, flags=read_flags(options), environ=os.environ)
+    try:
+        return load()
+    except ConfigError:
+        return load(try_part=try_part)
 
 
 def run_parts(options: argparse.Namespace) -> int:

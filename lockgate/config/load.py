@@ -28,6 +28,7 @@ from lockgate.config.environment import (
 )
 from lockgate.config.kinds import OTLP_PROTOCOLS, Secret, describe
 from lockgate.config.policies import check_default_policies, check_judges, read_policies
+from lockgate.config.restart import PID_FILE
 from lockgate.config.schema import options_of
 from lockgate.config.service_sections import (
     SPECIAL_KEYS,
@@ -103,6 +104,20 @@ def load_settings(
     return dataclasses.replace(
         settings, aggregator=aggregator, server=server, otlp=otlp, listeners=listeners, warnings=warnings
     )
+
+
+def find_pid_file(*, config_path: Path | None, flags: Mapping[str, Any], environ: Mapping[str, str]) -> Path:
+    """Return where a server with these settings has its pid file, also if the file has faults."""
+    try:
+        draft = _start_draft(config_path, environ)
+    except ConfigError:
+        draft = Draft(EMBEDDED_DEFAULT, {}, environ)
+    apply_variables(draft)
+    apply_flags(draft, flags)
+    server, place = draft.tree.get("server"), draft.tree.get("data_dir")
+    given = server.get("pid_file") if isinstance(server, dict) else None
+    data_dir = _expand(Path(place) if isinstance(place, str) else None, environ)
+    return Path(given) if isinstance(given, str) else data_dir / PID_FILE
 
 
 def _try_parts(draft: Draft, found: Mapping[str, Any], try_part: TryPart) -> None:

@@ -4,6 +4,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import PurePath
 from typing import Any
 
@@ -76,6 +77,11 @@ def render_yaml(settings: Settings) -> str:
     """Return the settings as a config file; secret values are `***`."""
     text = yaml.safe_dump(_to_plain(settings), sort_keys=False, allow_unicode=True, width=120)
     return re.sub(r"(?m)^( +api_token: [^*\n]+)$", rf"\1  # {MASK}", text)
+
+
+def hash_settings(settings: Settings) -> str:
+    """Return a hash that changes with any setting; secrets do not count."""
+    return sha256(render_yaml(settings).encode()).hexdigest()
 
 
 def list_idle_settings(settings: Settings) -> list[str]:

@@ -269,6 +269,12 @@ class ServerSettings:
     shutdown_timeout_s: float | None = option(
         kinds.DURATION, "seconds that open requests may still take after a stop signal", None, "10 with TLS, else 30"
     )
+    pid_file: Path | None = option(
+        kinds.PATH,
+        "file for the process id, by which `lockgate reload` finds the process",
+        None,
+        "`lockgate.pid` in the data directory, with agents",
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -364,6 +370,7 @@ class Settings:
     listeners: Listeners = DEFAULT_LISTENERS
     trace_token: Secret | None = None  # made anew at each start
     names_key: Secret = dataclasses.field(default_factory=make_key, compare=False)  # of made-up names in all workers
+    watch: bool = option(kinds.BOOLEAN, "reload the settings when the config file changes", False)
     compat: Compat = option(
         kinds.choice("none", "fms"), "fms: answer exactly as the guardrails orchestrator does", "none"
     )

@@ -128,11 +128,14 @@ class Acceptor:
 
 
 class TlsAcceptor:
-    """Accepts connections that complete the TLS handshake in time. `close` also ends handshakes; asyncio's does not."""
+    """Accepts connections that complete the TLS handshake in time. `close` also ends handshakes; asyncio's does not.
+
+    `tls` is the context of later connections.
+    """
 
     def __init__(self, listening: socket.socket, tls: ssl.SSLContext) -> None:
         self._socket = listening
-        self._tls = tls
+        self.tls = tls
         self._is_open = False
         self._handshakes: set[asyncio.Task[None]] = set()
         self._unstarted: set[socket.socket] = set()  # connections whose handshake task has not begun
@@ -193,7 +196,7 @@ class TlsAcceptor:
         self._unstarted.discard(connection)
         loop = asyncio.get_running_loop()
         try:
-            await loop.connect_accepted_socket(build, connection, ssl=self._tls, ssl_handshake_timeout=_HANDSHAKE_S)
+            await loop.connect_accepted_socket(build, connection, ssl=self.tls, ssl_handshake_timeout=_HANDSHAKE_S)
         except ssl.SSLError as error:
             log_event(LogEvent.TLS_REFUSED, reason=(error.reason or "unknown").replace("_", " ").lower())
         except OSError:

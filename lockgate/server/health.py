@@ -5,6 +5,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from lockgate._version import __version__
 from lockgate.api.endpoint import HealthAnswer, ReadyAnswer
 from lockgate.api.guarded_answer import build_passthrough
+from lockgate.config.report import hash_settings
 from lockgate.gate.values import Health
 from lockgate.gateway import Gateway
 from lockgate.interfaces import Probe
@@ -32,10 +34,16 @@ _encode = msgspec.json.Encoder().encode
 class Readiness:
     """Tracks which of the needed services have not been reached yet, and whether sessions work, in this process."""
 
-    def __init__(self, needed: Mapping[str, Probe]) -> None:
-        self._missing = dict(needed)
+    def __init__(self, needed: Mapping[str, Probe], before: "Readiness | None" = None) -> None:
+        self._needed = needed
+        known = before.list_reached() if before is not None else []
+        self._missing = {name: one for name, one in needed.items() if not any(one is other for other in known)}
         self._sessions = needed.get(_SESSIONS)
-        self._do_sessions_fail = False
+        self._do_sessions_fail: bool = before is not None and before.has_failing(self._sessions)
+
+    def has_failing(self, sessions: Probe | None) -> bool:
+        """Whether these sessions fail, as far as is known."""
+        return self._do_sessions_fail and self._sessions is sessions
 
     @property
     def is_ready(self) -> bool:
@@ -52,6 +60,18 @@ class Readiness:
         """What keeps this process from being ready, by the name of the service."""
         failing = {_SESSIONS: "failing"} if self._do_sessions_fail else {}
         return failing | dict.fromkeys(self._missing, "not reached yet")
+
+    def list_reached(self) -> list[Probe]:
+        """The probes of the services that have answered."""
+        return [probe for name, probe in self._needed.items() if name not in self._missing]
+
+    async def ask_missing(self) -> None:
+        """Probes each service that has not answered yet once more."""
+        names = list(self._missing)
+        healths = await asyncio.gather(*[_ask(self._missing[name]) for name in names])
+        for name, health in zip(names, healths, strict=True):
+            if health.status == "HEALTHY":
+                self._missing.pop(name, None)
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[None]:
@@ -73,7 +93,7 @@ class Readiness:
             healths = await asyncio.gather(*[_ask(self._missing[name]) for name in names])
             for name, health in zip(names, healths, strict=True):
                 if health.status == "HEALTHY":
-                    del self._missing[name]
+                    self._missing.pop(name, None)
                 elif name not in logged:
                     logged.add(name)
                     _log_unhealthy(name, health)
@@ -135,6 +155,13 @@ class HealthRoutes:
         self._versions = _encode(versions)
         self._gateway = gateway
         self._headers = build_passthrough(gateway.settings)
+        self._loaded_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._hash = ""
+
+    def _describe_settings(self) -> dict[str, str]:
+        """Which settings are in force, and since when."""
+        self._hash = self._hash or hash_settings(self._gateway.settings)
+        return {"hash": self._hash, "loaded_at": self._loaded_at}
 
     async def health(self, exchange: Exchange) -> None:
         """GET /health on the health port."""
@@ -144,7 +171,8 @@ class HealthRoutes:
         """GET /info on the health port."""
         healths = await self._gateway.probe(self._headers(exchange))
         services = {name: _describe(health) for name, health in healths.items()}
-        await exchange.reply.answer_json(_encode({"services": services}))
+        in_force = {"settings": self._describe_settings()} if self._gateway.rules.has_extensions else {}
+        await exchange.reply.answer_json(_encode({"services": services, **in_force}))
 
     async def metrics(self, exchange: Exchange) -> None:
         """GET /metrics on the health port."""

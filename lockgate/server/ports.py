@@ -14,7 +14,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from email.utils import formatdate
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -30,6 +30,10 @@ from lockgate.server.cors import Cors
 from lockgate.server.health import Readiness
 from lockgate.server.routes import api_routes, health_routes
 from lockgate.telemetry import LogEvent, log_event
+
+if TYPE_CHECKING:
+    from lockgate.api.grpc.agent import AgentPort
+    from lockgate.server.gateways import LiveGateway
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE_S = 60  # for the next request on a connection
@@ -136,6 +140,19 @@ class PortServer:
         self.stop()
         self._is_cut = True
 
+    def switch(self, app: App, tls: ssl.SSLContext | None = None) -> set["asyncio.Task[None]"]:
+        """Give later requests to `app`, also those of open connections; returns the requests under way."""
+        self._config = configure(app)
+        self._encode_error = app.encode_error
+        if isinstance(self._acceptor, TlsAcceptor) and tls is not None:
+            self._acceptor.tls = tls
+        for connection in self._connections():
+            connection.app = self._config.loaded_app
+            waiting = [(cycle, connection.app) for cycle, _ in connection.pipeline]
+            connection.pipeline.clear()
+            connection.pipeline.extend(waiting)
+        return set(self._state.tasks)
+
     def _build_connection(self) -> Connection:
         return Connection(
             config=self._config,
@@ -239,18 +256,57 @@ class Ports:
             server.cut()
 
 
-def build_api(gateway: Gateway, readiness: Readiness, sockets: Iterable[socket.socket]) -> Ports:
+Tasks = set["asyncio.Task[Any]"]
+
+
+class ApiPorts(Ports):
+    """The ports of the API, which can be given another gateway while they serve."""
+
+    def __init__(self, http: Sequence[PortServer], agent: "AgentPort | None", timeout_s: float | None) -> None:
+        super().__init__([*http, *([agent] if agent is not None else [])], timeout_s)
+        self._http = http
+        self._agent = agent
+        self._switch: Callable[[], Tasks] = set
+
+    async def prepare(self, live: "LiveGateway") -> None:
+        """Build what the next `switch` needs; raises ConfigError. Requests are served as before."""
+        gateway, readiness = live
+        callers = Callers(gateway.settings.callers.values())
+        app = build_api_app(gateway, readiness, callers)
+        tls = load_tls(gateway.settings.server.tls)
+
+        def switch() -> Tasks:
+            under_way: Tasks = set()
+            for one in self._http:
+                under_way |= one.switch(app, tls)
+            if self._agent is not None:
+                under_way |= self._agent.switch(gateway, readiness, callers)
+            return under_way
+
+        self._switch = switch
+
+    async def switch(self) -> Tasks:
+        """Give later requests to the prepared gateway; returns the requests under way, which keep the old one."""
+        switch, self._switch = self._switch, set
+        return switch()
+
+    async def drop(self) -> None:
+        """Forget what was prepared."""
+        self._switch = set
+
+
+def build_api(gateway: Gateway, readiness: Readiness, sockets: Iterable[socket.socket]) -> ApiPorts:
     """One API application on all these sockets, and the agent's gRPC port if it is configured."""
     settings = gateway.settings
     callers = Callers(settings.callers.values())
     app = build_api_app(gateway, readiness, callers)
     tls = load_tls(settings.server.tls)
-    servers: list[ServedPort] = [PortServer(app, one, tls) for one in sockets]
+    agent = None
     if settings.listeners.agent is not None:
         from lockgate.api.grpc.agent import build_agent_port
 
-        servers.append(build_agent_port(gateway, readiness, settings.listeners.agent, callers))
-    return Ports(servers, stop_timeout_s(settings))
+        agent = build_agent_port(gateway, readiness, settings.listeners.agent, callers)
+    return ApiPorts([PortServer(app, one, tls) for one in sockets], agent, stop_timeout_s(settings))
 
 
 def build_api_app(gateway: Gateway, readiness: Readiness | None = None, callers: Callers | None = None) -> App:
@@ -270,16 +326,27 @@ def build_api_app(gateway: Gateway, readiness: Readiness | None = None, callers:
     return app
 
 
-def build_health(gateway: Gateway, sockets: Iterable[socket.socket]) -> Ports:
-    """The health routes on these sockets, without TLS and without keys."""
+class HealthPorts(Ports):
+    """The health port, if it is open, without TLS and without keys."""
+
+    def __init__(self, gateway: Gateway, sockets: Iterable[socket.socket]) -> None:
+        self._http = [PortServer(_build_health_app(gateway), one) for one in sockets]
+        super().__init__(self._http, _HEALTH_STOP_S)
+
+    def switch(self, gateway: Gateway) -> Tasks:
+        """Give later requests to the gateway; returns the requests under way."""
+        app = _build_health_app(gateway)
+        return {task for one in self._http for task in one.switch(app)}
+
+
+def _build_health_app(gateway: Gateway) -> App:
     limits = gateway.settings.limits
-    app = App(
+    return App(
         health_routes(gateway),
         max_streams=limits.max_streams,
         timeout_s=limits.request_timeout_s,
         explains=gateway.rules.explains_paths,
     )
-    return Ports([PortServer(app, one) for one in sockets], _HEALTH_STOP_S)
 
 
 def raise_file_limit() -> None:
@@ -295,6 +362,13 @@ def spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, *_OLDER)
+
+
+def renew_collector() -> None:
+    """Collect garbage that was excluded too, and exclude what is left; a closed gateway is then really gone."""
+    gc.unfreeze()
+    give_memory_back()
+    gc.freeze()
 
 
 def give_memory_back() -> None:

@@ -15,21 +15,25 @@ from lockgate._version import __version__
 from lockgate.api.endpoints import TRACED_CHAT_PATH
 from lockgate.compat import find_rules
 from lockgate.config.report import describe_policy, list_idle_settings, list_users
+from lockgate.config.restart import find_pid_file
 from lockgate.config.settings import Listener, Secret, Settings
 from lockgate.errors import CannotListen
-from lockgate.gateway import Gateway, open_gateway
+from lockgate.gateway import Gateway
 from lockgate.server.acceptors import BACKLOG, describe_fault, is_loopback, join_address, load_tls
+from lockgate.server.control import written_pid_file
 from lockgate.server.cors import ANY
-from lockgate.server.health import Readiness
+from lockgate.server.gateways import LiveGateway, SettingsSwitch, hold_gateways
 from lockgate.server.ports import (
+    ApiPorts,
+    HealthPorts,
     Ports,
     build_api,
-    build_health,
     loop_factory,
     raise_file_limit,
     spare_the_collector,
     stop_on_signals,
 )
+from lockgate.server.reload import Load, Reloader
 from lockgate.server.workers import Workers, shared_metrics
 from lockgate.telemetry import LogEvent, log_event, open_telemetry
 
@@ -48,8 +52,11 @@ _UNSENT_BYTES = 128 * 1024
 Then = Callable[[Sequence[Bound]], Coroutine[Any, Any, None]]
 
 
-def serve(settings: Settings, then: Then | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. `then` runs once all ports listen, and is cancelled when they have stopped."""
+def serve(settings: Settings, then: Then | None = None, load: Load | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. `then` runs once all ports listen, and is cancelled when they have stopped.
+
+    With `load`, which reads the settings again, SIGHUP and `lockgate reload` reload them.
+    """
     raise_file_limit()
     if settings.server.trace:  # one token for this start; workers get the same one
         settings = replace(settings, trace_token=Secret(secrets.token_urlsafe(24)))
@@ -58,14 +65,16 @@ def serve(settings: Settings, then: Then | None = None) -> None:
         open_telemetry(settings.otlp, joins_traces=find_rules(settings).joins_traces),
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
-        runner.run(_serve(settings, then))
+        runner.run(_serve(settings, then, load))
 
 
-async def _serve(settings: Settings, then: Then | None) -> None:
+async def _serve(settings: Settings, then: Then | None, load: Load | None) -> None:
     for warning in (*settings.warnings, *list_idle_settings(settings)):
         log_event(LogEvent.WARNING, logging.WARNING, reason=warning)
     load_tls(settings.server.tls)
-    async with open_gateway(settings) as gateway:
+    async with hold_gateways() as gateways:
+        live = await gateways.open(settings)
+        gateway = live.gateway
         if settings.start_up_health_check:
             await _check_health(gateway)
         spare_the_collector()
@@ -76,10 +85,13 @@ async def _serve(settings: Settings, then: Then | None) -> None:
             for warning in list_exposed_ports(settings, [one.listener for one in bound]):
                 log_event(LogEvent.WARNING, logging.WARNING, reason=warning)
             _log_start(gateway)
-            health = build_health(gateway, [one.socket for one in bound if one.listener.name == "health"])
-            readiness = Readiness(gateway.opened.needed)
-            async with readiness.watch():
-                await _run(bound, _build_front(gateway, readiness, bound), health, then)
+            health = HealthPorts(gateway, [one.socket for one in bound if one.listener.name == "health"])
+            front = _build_front(live, bound)
+            aside = [then(bound)] if then is not None else []
+            if load is not None:
+                stack.enter_context(written_pid_file(find_pid_file(settings)))
+                aside.append(Reloader(load, SettingsSwitch(gateways, live, front, health)).run())
+            await _run(bound, front, health, aside)
     log_event(LogEvent.STOPPED)
 
 
@@ -105,17 +117,20 @@ async def _check_health(gateway: Gateway) -> None:
         log_event(LogEvent.WARNING, logging.WARNING, reason="one or more clients is unhealthy")
 
 
-def _build_front(gateway: Gateway, readiness: Readiness, bound: Sequence[Bound]) -> Ports | Workers:
+def _build_front(live: LiveGateway, bound: Sequence[Bound]) -> ApiPorts | Workers:
     """Builds the API's ports in this process, or its workers. Both open the agent's port themselves, by its number."""
     sockets = [one.socket for one in bound if one.listener.name not in ("health", "agent")]
     agent = next((one.listener for one in bound if one.listener.name == "agent"), None)
-    settings = replace(gateway.settings, listeners=gateway.settings.listeners._replace(agent=agent))
+    settings = live.gateway.settings
+    settings = replace(settings, listeners=settings.listeners._replace(agent=agent))
     if settings.server.workers > 1:
         return Workers(settings, sockets)
-    return build_api(replace(gateway, settings=settings), readiness, sockets)
+    return build_api(replace(live.gateway, settings=settings), live.readiness, sockets)
 
 
-async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, then: Then | None) -> None:
+async def _run(
+    bound: Sequence[Bound], front: ApiPorts | Workers, health: Ports, aside: Sequence[Coroutine[Any, Any, None]]
+) -> None:
     def cut() -> None:
         front.cut()
         health.cut()
@@ -126,13 +141,13 @@ async def _run(bound: Sequence[Bound], front: Ports | Workers, health: Ports, th
         for one in bound:
             log_event(LogEvent.LISTENING, port=one.listener.name, address=one.address)
         async with asyncio.TaskGroup() as group:
-            then_task = group.create_task(then(bound)) if then else None
+            others = [group.create_task(one) for one in aside]
             health_task = group.create_task(health.serve())
             await front.serve()
             health.stop()
             await health_task
-            if then_task:
-                then_task.cancel()
+            for task in others:
+                task.cancel()
 
 
 def bind_all(settings: Settings) -> list[Bound]:

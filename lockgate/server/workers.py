@@ -3,6 +3,7 @@
 
 import asyncio
 import copyreg
+import json
 import logging
 import math
 import os
@@ -13,21 +14,37 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from io import BytesIO
 from types import MappingProxyType
 from typing import Any, BinaryIO, NoReturn
 
 from lockgate.compat import find_rules
 from lockgate.config.settings import Settings
-from lockgate.errors import LockgateError
-from lockgate.gateway import open_gateway
-from lockgate.server.health import Readiness
-from lockgate.server.ports import Ports, build_api, is_set_within, loop_factory, spare_the_collector, stop_timeout_s
+from lockgate.errors import ConfigError, ConfigFaults, LockgateError
+from lockgate.server.gateways import LiveGateway, SettingsSwitch, hold_gateways
+from lockgate.server.ports import (
+    Ports,
+    Tasks,
+    build_api,
+    is_set_within,
+    loop_factory,
+    spare_the_collector,
+    stop_timeout_s,
+)
+from lockgate.server.reload import list_faults
 from lockgate.telemetry import LogEvent, log_event, open_telemetry, set_up_logging
 from lockgate.telemetry.names import SHARED_METRICS_VARIABLE
 
 READY, STOP, CUT = b"r", b"s", b"c"
+# Orders of a reload; each is answered: OK, or FAULTS, their length and text.
+RELOAD, SWITCH, DROP, OK, FAULTS = b"n", b"w", b"d", b"o", b"f"
+_LENGTH_BYTES = 8
+_ENDED = "has ended"
+_RELOAD_S = 25.0  # for a worker to open its new gateway
 _SETTINGS_MODULES = frozenset({"builtins", "collections", "datetime", "lockgate", "pathlib"})
 _STEADY_S = 10.0  # a worker that lived this long is replaced at once
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
@@ -76,6 +93,14 @@ def pack(settings: Settings) -> bytes:
     return pickle.dumps(settings)
 
 
+def _write_payload(settings: Settings) -> int:
+    """Writes what a worker reads at its start to a file in memory, because it contains secrets; returns the file."""
+    payload = os.memfd_create("lockgate-worker")
+    with os.fdopen(payload, "wb", closefd=False) as file:
+        file.write(pickle.dumps(sys.path) + pack(settings))
+    return payload
+
+
 def unpack(whole: BinaryIO) -> Settings:
     """The settings that `pack` wrote."""
     settings = _SettingsReader(whole).load()
@@ -103,6 +128,7 @@ copyreg.pickle(MappingProxyType, lambda frozen: (_freeze, (dict(frozen),)))  # p
 def work(number: int, whole: BinaryIO, *fds: int) -> NoReturn:
     """Runs a worker process. `whole` is the output of `pack`; the first of `fds` is the socket to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; the parent decides
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     settings = unpack(whole)
     set_up_logging(style=settings.log.format, level=settings.log.level, is_quiet=settings.quiet)
@@ -129,23 +155,26 @@ def _take_over(fd: int) -> socket.socket:
 
 async def _work(settings: Settings, pair: socket.socket, sockets: Sequence[socket.socket]) -> None:
     loop = asyncio.get_running_loop()
-    async with open_gateway(settings) as gateway:
+    async with hold_gateways() as gateways:
+        live = await gateways.open(settings)
         spare_the_collector()
-        readiness = Readiness(gateway.opened.needed)
-        ports = build_api(gateway, readiness, sockets)
+        ports = build_api(live.gateway, live.readiness, sockets)
         await ports.start()
         loop.add_signal_handler(signal.SIGTERM, ports.stop)
         await loop.sock_sendall(pair, READY)
-        async with readiness.watch(), asyncio.TaskGroup() as group:
-            orders = group.create_task(_follow_orders(pair, ports))
+        async with asyncio.TaskGroup() as group:
+            orders = group.create_task(_follow_orders(pair, ports, SettingsSwitch(gateways, live, ports)))
             await ports.serve()
             orders.cancel()
 
 
-async def _follow_orders(pair: socket.socket, ports: Ports) -> None:
+async def _follow_orders(pair: socket.socket, ports: Ports, switch: SettingsSwitch) -> None:
     loop = asyncio.get_running_loop()
     is_stopping = False
     while word := await loop.sock_recv(pair, 1):
+        if word in (RELOAD, SWITCH, DROP):
+            await loop.sock_sendall(pair, await _reload(word, pair, switch))
+            continue
         is_stopping = True
         if word == CUT:
             ports.cut()
@@ -154,6 +183,36 @@ async def _follow_orders(pair: socket.socket, ports: Ports) -> None:
     if not is_stopping:
         log_event(LogEvent.WARNING, logging.WARNING, reason="the parent of this worker has died; it ends too")
         remove_shared_metrics()
+
+
+async def _reload(order: bytes, pair: socket.socket, switch: SettingsSwitch) -> bytes:
+    """Carries out one step of a reload; returns the answer to the parent."""
+    if order == RELOAD:
+        settings = unpack(BytesIO(await receive(pair)))
+        [error] = await asyncio.gather(switch.prepare(settings), return_exceptions=True)
+        if error is not None:
+            faults = json.dumps(list_faults(error)).encode()
+            return FAULTS + len(faults).to_bytes(_LENGTH_BYTES) + faults
+    elif order == SWITCH:
+        await switch.switch()
+    else:
+        await switch.drop()
+    return OK
+
+
+async def receive(pair: socket.socket) -> bytes:
+    """Receives a length and as many bytes; raises ConnectionError if the other process ends before."""
+    loop = asyncio.get_running_loop()
+
+    async def read(size: int) -> bytes:
+        whole = bytearray()
+        while len(whole) < size:
+            if not (received := await loop.sock_recv(pair, size - len(whole))):
+                raise ConnectionResetError
+            whole += received
+        return bytes(whole)
+
+    return await read(int.from_bytes(await read(_LENGTH_BYTES)))
 
 
 def _mark_records(number: int) -> None:
@@ -176,15 +235,15 @@ class Workers:
         self._sockets = sockets
         self._payload = -1  # the file that every worker reads at its start; `start` opens it
         self._living: dict[int, _Worker] = {}
+        self._prepared: Settings | None = None  # of a reload
+        self._ready: list[_Worker] = []  # those that have opened them
         self._stopping = asyncio.Event()
         self._cut = asyncio.Event()
 
     async def start(self) -> None:
         """Start the workers and wait until all serve; raises LockgateError if one cannot."""
         try:
-            self._payload = os.memfd_create("lockgate-worker")  # in memory only: it contains secrets
-            with os.fdopen(self._payload, "wb", closefd=False) as file:
-                file.write(pickle.dumps(sys.path) + pack(self._settings))
+            self._payload = _write_payload(self._settings)
             workers = [self._spawn(number) for number in range(1, self._settings.server.workers + 1)]
             for worker in workers:
                 if not await worker.is_ready() and not self._stopping.is_set():
@@ -204,6 +263,40 @@ class Workers:
                 limit.cancel()
         finally:
             await self._kill_all()
+
+    async def prepare(self, live: LiveGateway) -> None:
+        """Let each worker open a second gateway with the settings of this one; raises ConfigFaults."""
+        self._prepared = self._adapt(live.gateway.settings)
+        packed = pack(self._prepared)
+        order = RELOAD + len(packed).to_bytes(_LENGTH_BYTES) + packed
+        workers = list(self._living.values())
+        answers = await asyncio.gather(*[worker.ask(order) for worker in workers])
+        faults = [ConfigError(fault, source=f"worker {worker.number}")
+                  for worker, answer in zip(workers, answers, strict=True) for fault in answer]  # fmt: skip
+        if faults:
+            raise ConfigFaults(tuple(faults))
+        self._ready = workers
+
+    async def switch(self) -> Tasks:
+        """Let the workers switch to what they have opened; later workers start with these settings."""
+        assert self._prepared is not None
+        self._settings, before = self._prepared, self._payload
+        self._payload = _write_payload(self._settings)
+        os.close(before)
+        await asyncio.gather(*[worker.ask(SWITCH) for worker in self._ready])
+        for worker in self._living.values():
+            if worker not in self._ready:  # it has started with the old settings
+                worker.kill()
+        self._ready = []
+        return set()
+
+    async def drop(self) -> None:
+        """Let the workers close what they have opened."""
+        await asyncio.gather(*[worker.ask(DROP) for worker in self._living.values()])
+
+    def _adapt(self, settings: Settings) -> Settings:
+        """The settings for workers, which open the agent's port themselves, by its number."""
+        return replace(settings, listeners=self._settings.listeners)
 
     def stop(self) -> None:
         """Stop all workers; each finishes its requests first."""
@@ -282,6 +375,9 @@ class _Worker:
         self._is_ready = False
         self._pair = pair
         self._child = child
+        self._answers: deque[asyncio.Future[list[str]]] = deque()
+        self._sending = asyncio.Lock()
+        self._later = b""
 
     @property
     def pid(self) -> int:
@@ -303,21 +399,52 @@ class _Worker:
         return self._child.returncode
 
     def send(self, order: bytes) -> None:
-        """Send STOP or CUT; does nothing if the worker has died."""
+        """Send STOP or CUT, after an order that is being sent; does nothing if the worker has died."""
+        if self._sending.locked():
+            self._later += order
+            return
         try:
             self._pair.send(order)
         except OSError:
             return
+
+    async def ask(self, order: bytes) -> list[str]:
+        """Send an order of a reload; returns the faults that the worker answers with."""
+        answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        self._answers.append(answer)
+        try:
+            async with asyncio.timeout(_RELOAD_S), self._sending:
+                await asyncio.get_running_loop().sock_sendall(self._pair, order)
+                later, self._later = self._later, b""
+                if later:
+                    self._pair.send(later)
+            async with asyncio.timeout(_RELOAD_S):
+                return await answer
+        except TimeoutError:
+            return ["has not answered in time"]
+        except (OSError, ValueError):  # the second: the pair is closed
+            return [_ENDED]
 
     def kill(self) -> None:
         """Kill the process."""
         self._child.kill()
 
     async def _listen(self) -> bytes:
+        """The next word of the worker that is no answer to an order; empty once it has ended."""
         try:
-            return await asyncio.get_running_loop().sock_recv(self._pair, 1)
+            while (word := await asyncio.get_running_loop().sock_recv(self._pair, 1)) in (OK, FAULTS):
+                faults = json.loads(await receive(self._pair)) if word == FAULTS else []
+                self._settle(self._answers.popleft(), faults)
         except OSError:  # the worker died before it read an order
-            return b""
+            word = b""
+        if not word:
+            while self._answers:
+                self._settle(self._answers.popleft(), [_ENDED])
+        return word
+
+    def _settle(self, answer: "asyncio.Future[list[str]]", faults: list[str]) -> None:
+        if not answer.done():
+            answer.set_result(faults)
 
 
 def _start_interpreter(number: int, payload: int, fds: Sequence[int]) -> "subprocess.Popen[bytes]":

@@ -4,7 +4,7 @@
 from lockgate.telemetry.exporters import open_telemetry
 from lockgate.telemetry.log import describe_exception, log_event, logger, name_causes, set_up_logging
 from lockgate.telemetry.names import LogEvent
-from lockgate.telemetry.observers import render_metrics
+from lockgate.telemetry.observers import count_reload, render_metrics
 from lockgate.telemetry.requests import (
     IncomingRequest,
     ServiceCall,
@@ -38,6 +38,7 @@ __all__ = [
     "client_call",
     "count_detections",
     "count_reconnect",
+    "count_reload",
     "count_unreadable_label",
     "describe_exception",
     "frame_sent",

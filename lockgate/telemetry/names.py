@@ -42,6 +42,8 @@ class LogEvent(StrEnum):
     UNHEALTHY = "unhealthy"
     WORKER_STARTED = "worker_started"
     WORKER_DIED = "worker_died"
+    SETTINGS_RELOADED = "settings_reloaded"
+    RELOAD_FAILED = "reload_failed"
     TLS_REFUSED = "tls_refused"
     WARNING = "warning"
     REQUEST = "request"

@@ -35,6 +35,9 @@ class Observer:
     def request_resent(self, kind: str, name: str) -> None:
         """A request to a service was lost with an idle connection, and is sent again."""
 
+    def settings_reloaded(self, result: str) -> None:
+        """A reload of the settings is over; the result is `ok` or `failed`."""
+
     def generation_settled(self, call: "ServiceCall") -> None:
         """A call of a model has ended, and its token counts and stream times are final."""
 
@@ -75,3 +78,9 @@ ACTIVE = Active()  # `open_telemetry` fills it
 def render_metrics() -> bytes:
     """All metrics in Prometheus' text format, of all processes if several share a directory."""
     return ACTIVE.render() if ACTIVE.render is not None else b""
+
+
+def count_reload(result: str) -> None:
+    """Count a reload of the settings: `ok` or `failed`."""
+    for observer in ACTIVE.observers:
+        observer.settings_reloaded(result)

@@ -75,6 +75,7 @@ class PrometheusObserver(Observer):
         self._backend_seconds = measure("backend_seconds", "Time until a service answered.", ("kind", "name"), _SHORT)
         self._backend_errors = count("backend_errors", "Calls that a service failed.", "kind", "name", "status")
         self._reconnects = count("upstream_reconnects", "Requests sent again on a new connection.", "kind", "name")
+        self._reloads = count("reloads", "Reloads of the settings.", "result")
         self._step_seconds = measure("agent_step_seconds", "Time that a step of an agent took.", "step", _STEPS)
         self._agent_turns = count("agent_turns", "Turns of agents.", "label", "layer", "outcome")
         self._first_token_seconds = measure(
@@ -113,6 +114,9 @@ class PrometheusObserver(Observer):
 
     def request_resent(self, kind: str, name: str) -> None:
         self._reconnects[kind, name].inc()
+
+    def settings_reloaded(self, result: str) -> None:
+        self._reloads[result].inc()
 
     def text_held(self, detector: str, seconds: float) -> None:
         self._held_seconds[detector].observe(seconds)

@@ -22,7 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"detectors"}),
     frozenset({"chunkers", "index", "models", "sessions"}),
     frozenset({"backends"}),
-    frozenset({"telemetry"}),
+    frozenset({"part_pool", "telemetry"}),
     frozenset({"config", "interfaces", "params", "protos", "store_tasks", "task_groups"}),
     frozenset({"core", "data_files"}),
     frozenset({"gate"}),

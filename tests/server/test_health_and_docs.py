@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Health of the process, and its description of itself (G-1, G-10 … G-12, D-12, D-16, D-17)."""
 
+import json
 import re
+from datetime import datetime
 from typing import Any
 
 import lockgate
@@ -32,7 +34,17 @@ async def test_info_lists_every_part(mixed: ServerProcess) -> None:
     names = ["word", "sentence", "paragraph"]
     names += ["words", "pii", "paragraphs", "whole", "regex", "chat", "slow", "broken"]
     services = ",".join(f'"{name}":{{"status":"HEALTHY"}}' for name in names)
-    assert (status, body) == (200, f'{{"services":{{{services}}}}}'.encode())
+    assert status == 200
+    assert body.startswith(f'{{"services":{{{services}}},"settings":{{"hash":"'.encode())
+
+
+async def test_info_has_a_hash_and_a_time_of_the_settings_but_not_under_fms(
+    mixed: ServerProcess, fms: ServerProcess
+) -> None:
+    settings = json.loads((await get(mixed.health_port, "/info"))[1])["settings"]
+    assert re.fullmatch("[0-9a-f]{64}", settings["hash"])
+    assert datetime.fromisoformat(settings["loaded_at"]).tzinfo is not None
+    assert list(json.loads((await get(fms.health_port, "/info"))[1])) == ["services"]
 
 
 async def test_the_api_port_answers_health_and_ready_but_not_under_fms(

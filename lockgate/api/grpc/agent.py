@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's gRPC service and its port."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -22,7 +23,7 @@ from lockgate.config.grants import AGENT_PREFIX, Grant, find_by_path
 from lockgate.config.refs import AGENT_SERVICE as SERVICE
 from lockgate.config.refs import ASK, EVALUATE, STREAM
 from lockgate.config.settings import Listener, ServerTlsSettings
-from lockgate.errors import CannotListen
+from lockgate.errors import CannotListen, InvalidRequest
 from lockgate.gateway import Gateway
 from lockgate.protos import POOL
 from lockgate.protos.assistance_pb2 import (
@@ -57,7 +58,11 @@ class AgentMethods:
         self._gateway = gateway
         self._calls = calls
         self._name = gateway.default_agent
-        self._shares_default = gateway.settings.sessions.shared_default
+
+    def switch(self, gateway: Gateway) -> None:
+        """Answer later calls with the default agent of this gateway."""
+        self._gateway = gateway
+        self._name = gateway.default_agent if gateway.agents else ""
 
     def list_services(self) -> Services:
         """The services of the port."""
@@ -83,7 +88,13 @@ class AgentMethods:
 
     def _find_agent(self, method: str, share: CallerShare) -> AnyAgent:
         """The agent under the policies that are in force for the caller; raises NotAllowed."""
+        self._check_agent()
         return self._gateway.find_agent(self._name, None, self._find_grant(method, share))
+
+    def _check_agent(self) -> None:
+        """Raises InvalidRequest if the settings have no agent any more."""
+        if not self._name:
+            raise InvalidRequest("there is no agent", status=404)
 
     def _find_grant(self, method: str, share: CallerShare) -> Grant:
         required = find_by_path(self._gateway.settings.required_policies, f"/{SERVICE}/{method}")
@@ -137,11 +148,12 @@ class AgentMethods:
 
     def _find_session(self, request: AgentRequest, caller: str) -> SessionKey | None:
         """The session that the request names, else the shared one, or none."""
-        session_id = request.session_id or (DEFAULT_SESSION if self._shares_default else "")
+        session_id = request.session_id or (DEFAULT_SESSION if self._gateway.settings.sessions.shared_default else "")
         return SessionKey(caller, self._name, session_id) if session_id else None
 
     async def _evaluate(self, request: EvalRequest, share: CallerShare) -> EvalResponse:
         wanted = EvaluationRequest(request.category, request.limit, request.index)
+        self._check_agent()
         grant = self._find_grant(EVALUATE, share)
         grant.check_model(AGENT_PREFIX + self._name)
         found = await evaluate(wanted, self._gateway.evaluation(grant=grant))
@@ -191,21 +203,35 @@ def _list_facts(facts: TurnResult, session_id: str) -> Mapping[str, str]:
     }
 
 
+class AgentPort(GrpcPort):
+    """The agent's port, which can be given another gateway while it serves."""
+
+    def __init__(self, gateway: Gateway, readiness: Readiness, callers: Callers) -> None:
+        self._readiness = readiness
+        limits = gateway.settings.limits
+        self._admission = Calls(limits, callers)
+        self._methods = AgentMethods(gateway, self._admission)
+        binding = GrpcBinding(
+            limits.agent_request_bytes,
+            _load_credentials(gateway.settings.server.tls),
+            shares=True,
+            reflects=POOL,
+            is_ready=lambda: self._readiness.is_ready,
+        )
+        super().__init__(self._methods.list_services(), self._admission, binding)
+
+    def switch(self, gateway: Gateway, readiness: Readiness, callers: Callers) -> set["asyncio.Task[Any]"]:
+        """Give later calls to the gateway; returns the calls under way."""
+        self._readiness = readiness
+        self._methods.switch(gateway)
+        return self._admission.switch(gateway.settings.limits, callers)
+
+
 def build_agent_port(
     gateway: Gateway, readiness: Readiness, listener: Listener, callers: Callers | None = None
-) -> GrpcPort:
+) -> AgentPort:
     """Build and bind the port, which other processes may share; other ports may share `callers`."""
-    settings = gateway.settings
-    calls = Calls(settings.limits, callers or Callers(settings.callers.values()))
-    methods = AgentMethods(gateway, calls)
-    binding = GrpcBinding(
-        settings.limits.agent_request_bytes,
-        _load_credentials(settings.server.tls),
-        shares=True,
-        reflects=POOL,
-        is_ready=lambda: readiness.is_ready,
-    )
-    port = GrpcPort(methods.list_services(), calls, binding)
+    port = AgentPort(gateway, readiness, callers or Callers(gateway.settings.callers.values()))
     address = join_address(listener.host, listener.port)
     try:
         port.bind(address)

@@ -55,6 +55,13 @@ class Calls:
         self._timeout_s = limits.request_timeout_s
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    def switch(self, limits: LimitSettings, callers: Callers) -> set["asyncio.Task[Any]"]:
+        """Admit later calls by these limits and callers; returns the calls under way."""
+        self._callers = callers
+        self._permits = limits.max_streams - len(self._tasks)
+        self._timeout_s = limits.request_timeout_s
+        return set(self._tasks)
+
     async def attend(self, path: str, context: Context, answer: Callable[[CallerShare], Awaitable[T]]) -> T:
         """Run `answer` with the caller's share; its exceptions end the call with a status."""
         request = start_request("POST", path, path, lambda name: read_metadata(context, name.decode()).encode())
