@@ -96,9 +96,10 @@ def test_masked_function_calling_goes_through_all_its_turns(site: Site, client: 
     assert json.loads(results[0]["content"]) == {"name": "Ana", **hide({"mail": RESULT_MARK, "card": CARD})}
 
 
+@pytest.mark.parametrize("how", ["whole", "stream"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_blocked_call_reaches_the_client_as_content_filter(site: Site, client: str) -> None:
-    printed, asked = site.ask(client, "blocked", "whole", PLAIN_QUESTION)
+def test_a_blocked_call_reaches_the_client_as_content_filter(site: Site, client: str, how: str) -> None:
+    printed, asked = site.ask(client, "blocked", how, PLAIN_QUESTION)
     assert printed == {"text": shown_fallback(client), "finish_reason": "content_filter", "calls": []}
     assert len(chats(asked)) == 1
 

@@ -216,7 +216,11 @@ class EventWriter(AnswerWriter):
         found = self._note_late(index, segment.field, release)
         frames = [frame for frame in release.frames if frame.fields is not None]
         bare = self._list_bare(frames)
-        parts = []
+        if segment.call is not None and self._options.hides and not (release.text or release.is_final or found):
+            segment.opening += [frame.fields for frame in bare]  # clients may run a call of which only the name came
+            return b""
+        parts = [self._pass_on(index, message) for message in segment.opening]
+        segment.opening.clear()
         if release.text or found:
             parts.append(self._encode(self._event(segment, release, found, bare)))
         for frame in bare:

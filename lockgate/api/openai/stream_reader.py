@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """StreamReader: turns the messages of a streamed completion into frames, in the lanes of their texts."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -65,7 +66,8 @@ class StreamOptions(NamedTuple):
 class Segment:
     """One lane: text of one field of a choice. `start`: where it begins in all text of this field.
 
-    `call` reads the text if it is that of a tool call or JSON; `labels` are those of the call.
+    `call` reads the text if it is that of a tool call or JSON; `labels` are those of the call, `opening` its first
+    messages while they wait for text of it.
     """
 
     lane: int
@@ -75,6 +77,7 @@ class Segment:
     received: int = 0
     call: CallReader | None = None
     labels: dict[str, Any] | None = None
+    opening: list[Mapping[str, Any]] = dataclasses.field(default_factory=list)
 
 
 @dataclass(slots=True)
