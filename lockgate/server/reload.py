@@ -104,15 +104,17 @@ class Reloader:
         return ReloadOutcome((), warnings, hash_settings(settings))
 
     async def _wait(self) -> None:
-        """Waits until a reload is asked for or a watched file has another state than at the last reload."""
+        """Waits until a reload is asked for, or until a watched file has changed and is not being written any more."""
+        before = self._seen
         while not self._asked.is_set():
-            is_watching = self._settings.watch
             try:
-                async with asyncio.timeout(_LOOK_S if is_watching else None):
+                async with asyncio.timeout(_LOOK_S if self._settings.watch else None):
                     await self._asked.wait()
             except TimeoutError:
-                if self._look() != self._seen:
+                found = self._look()
+                if found is not None and found == before != self._seen:
                     return
+                before = found
 
     def _look(self) -> tuple[int, int, int] | None:
         """The state of the config file."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reloads of a real process: requests under way go on, later ones have the new settings, a fault changes nothing."""
 
+import asyncio
 import os
 import re
 import signal
@@ -9,15 +10,19 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from lockgate.cli.main import main
+from lockgate.server.control import ask_process
+from tests.server.agent_houses import SPEAK, finish, open_client, open_upstream, running_agent, say, write_config
 from tests.server.http_client import Client, build_request, call, connect, detect
 from tests.server.processes import ServerProcess, running
+from tests.server.test_agent_ports import speak_when
 from tests.server.test_shutdown import finish_stream, open_stream
 from tests.server.test_workers import wait_for_workers
 from tests.server.worker_parts import count_openings
-from tests.waits import until, wait_until
+from tests.waits import HANG_S, until, wait_until
 
 PII = "detectors:\n  pii: {embedded: pii, chunker_id: sentence}\n"
 WORDS = "  words: {{embedded: keywords, options: {{keywords: [{}]}}}}\n"
@@ -52,8 +57,13 @@ def place(tmp_path: Path) -> Place:
 
 def reload(place: Place, *arguments: str) -> int:
     """Runs `lockgate reload`; the exit code."""
+    return reload_with(arguments or place.arguments)
+
+
+def reload_with(arguments: Sequence[str]) -> int:
+    """The same with other options."""
     with pytest.raises(SystemExit) as ended:
-        main(["reload", *(arguments or place.arguments)])
+        main(["reload", *arguments])
     return int(str(ended.value.code))
 
 
@@ -228,3 +238,51 @@ async def test_two_servers_do_not_share_a_pid_file(place: Place) -> None:
         assert reload(place, "--pid", str(second.process.pid)) == 0
         assert second.events("settings_reloaded")
         assert not server.events("settings_reloaded")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_turn_of_an_agent_ends_with_its_model_while_later_turns_have_the_new_one(
+    tmp_path: Path, workers: str
+) -> None:
+    """The command finds the process by the pid file in the data directory."""
+    may_go_on = asyncio.Event()
+    async with open_upstream() as (upstream, peer):
+        upstream.speak = speak_when(may_go_on)
+        config = write_config(tmp_path, peer.port)
+        arguments = ["--config-path", str(config), "--data-dir", str(tmp_path)]
+        async with (
+            running_agent(tmp_path, config, LOCKGATE_SERVER__WORKERS=workers) as server,
+            open_client(server.grpc_port) as client,
+        ):
+            call = client.start("One", "kept")
+            assert (await call.read()).text == "half "
+            config.write_text(config.read_text().replace("model: main", "model: other"))
+            assert await asyncio.to_thread(reload_with, arguments) == 0
+            upstream.speak = say("new")
+            async with open_client(server.grpc_port) as later:
+                assert (await later.ask("Two", "another")).text == "new"
+            assert upstream.asked[-1] == (SPEAK, "other")
+            may_go_on.set()
+            found = await finish(call)
+            assert (found.code, found.text, found.is_complete) == (grpc.StatusCode.OK, "whole", True)
+            assert (await client.ask("Three", "kept")).text == "new"  # on a connection that was open before
+            assert "half whole" in upstream.prompt()
+            config.write_text(config.read_text().partition("agents:")[0])
+            assert await asyncio.to_thread(reload_with, arguments) == 0
+            assert (await client.ask("Four", "kept")).code == grpc.StatusCode.NOT_FOUND
+    assert not (tmp_path / "lockgate.pid").exists()
+
+
+async def test_two_hundred_streams_outlive_twenty_reloads_and_every_old_gateway_is_closed(place: Place) -> None:
+    """It takes seconds: twenty reloads of a real process."""
+    with running(place.directory, place.arguments) as server:
+        idle = server.open_files()
+        async with AsyncExitStack() as stack:
+            streams = await open_streams(stack, server.api_port, 200)
+            for number in range(20):
+                place.write(f"word{number}")
+                assert not ask_process(server.process.pid, HANG_S)["faults"]
+            for stream in streams:
+                await finish_stream(stream)
+        await until(lambda: server.open_files() <= idle, "the end of all old gateways")
+        assert await count_reloads(server, "ok") == 20
