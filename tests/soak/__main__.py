@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from tests.server.processes import ROOT, clean_environment
-from tests.soak import coverage, demo
+from tests.soak import coverage, demo, reloads
 from tests.soak.agent import runs as agent
 from tests.soak.crowd import Crowd, run_crowd
 from tests.soak.grounded import runs as grounded
@@ -30,6 +30,7 @@ def main() -> int:
     results += agent.soak_agent(_agent_effort(options), options.seed)
     results += policies.soak_policies(_policy_effort(options), options.seed)
     results += coverage.soak_coverage(_coverage_effort(options), options.seed)
+    results += reloads.soak_reloads(_reload_effort(options))
     results += demo.soak_demo(_demo_effort(options), options.seed)
     passed, failed = (sum(counts) for counts in zip(*results, strict=True))
     print(f"{passed} passed, {failed} failed")
@@ -80,6 +81,11 @@ def _policy_effort(options: argparse.Namespace) -> policies.Effort:
 
 def _coverage_effort(options: argparse.Namespace) -> coverage.Effort:
     effort = coverage.QUICK if options.quick else coverage.Effort()
+    return effort._replace(seconds=options.seconds)
+
+
+def _reload_effort(options: argparse.Namespace) -> reloads.Effort:
+    effort = reloads.QUICK if options.quick else reloads.Effort()
     return effort._replace(seconds=options.seconds)
 
 
