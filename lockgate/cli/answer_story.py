@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from lockgate.cli.answer_actions import name_actions
 from lockgate.cli.answer_view import Mark, Piece, View
 from lockgate.cli.text import count_of
 
@@ -121,6 +122,7 @@ class AnswerTranscript:
         self._view = view
         self._clock = clock
         self._began = clock()
+        self._answer = ""  # the released text
         self._held = ""  # the model's text from `_released` on
         self._released = 0
         self._is_blocked = False
@@ -165,6 +167,7 @@ class AnswerTranscript:
 
     def _show_text(self, event: Event) -> None:
         text = event["content"]
+        self._answer += text
         start = event.get("start_index", self._released)
         end = event.get("processed_index", start + len(text))
         if self._first_release_ms is None and text:
@@ -194,7 +197,7 @@ class AnswerTranscript:
         for line in _describe_citations(event):
             self._view.note("cited", line)
         if event.get("receipt"):
-            self._view.note("receipt", describe_receipt(event["receipt"]))
+            self._view.note("receipt", describe_receipt(event, self._answer))
         self._view.note("times", self._describe_times(event.get("metadata", {})))
 
     def _list_findings(self, detections: Mapping[str, Sequence[Any]]) -> None:
@@ -207,6 +210,7 @@ class AnswerTranscript:
             for found in detections.get(section, ()):
                 if self._view.shows_marks and _identify(found) in self._shown:
                     continue
+                place = f"in the field {found['field']}" if found.get("field") else place
                 span = f"characters {found['start']} to {found['end']}"
                 words = f"{name_finding(found)} {place}, {span}, score {found['score']:.2f}"
                 self._view.note("found", words, is_grave=True)
@@ -240,17 +244,23 @@ def _describe_citations(event: Event) -> list[str]:
     ]
 
 
-def describe_receipt(receipt: Mapping[str, Any]) -> str:
-    """Returns a receipt in one line: what was done, by which policy, and what was not read."""
-    detectors = receipt["detectors"]
-    names = ", ".join([one["detector_id"] for one in detectors])
-    lacking = [f"by {one['detector_id']}" for one in detectors if not one["covered"]]
-    missing = ", ".join([*lacking, *[f"in {field}" for field in receipt.get("unread", {})]])
-    covered = "all released text was read" if receipt["covered"] else f"NOT all released text was read: {missing}"
-    parts = [f"{receipt['outcome']}{' (shadow)' if receipt['mode'] == 'shadow' else ''}"]
+def describe_receipt(event: Event, answer: str) -> str:
+    """Returns the receipt of the last event in one line: what was done, by which policy, and what was not read."""
+    receipt = event["receipt"]
+    names = ", ".join([one["detector_id"] for one in receipt["detectors"]])
+    covered = "all released text was read" if receipt["covered"] else "NOT all released text was read"
+    parts = name_actions(event, answer)
     parts += [f"policy {receipt['policy']}"] if receipt["policy"] else []
     parts += [f"read by {names}" if names else "read by no detector", covered]
-    return ", ".join([*parts, f"digest {receipt['digest']['value'][:_DIGEST_CHARS]}"])
+    parts += [f"digest {receipt['digest']['value'][:_DIGEST_CHARS]}"]
+    return ", ".join([*parts, *_describe_counts(receipt)])
+
+
+def _describe_counts(receipt: Event) -> list[str]:
+    cached = sum([one.get("cached_chars", 0) for one in receipt["detectors"]])
+    sent_to = receipt.get("prompt_sent_to")
+    counts = [f"{count_of(cached, 'character')} read before"] if cached else []
+    return counts + ([] if sent_to is None else [f"prompt sent to {' and '.join(sent_to) or 'no service'}"])
 
 
 def _describe_ms(ms: float) -> str:

@@ -129,7 +129,7 @@ async def test_an_answer_that_is_stopped_ends_with_the_fallback(browser: Browser
     async with visiting(browser, house.address) as visit:
         await visit.ask("When does it close?", policy="stopping", model="quick")
         assert await visit.wait_for() == "done"
-        await visit.expect_text("released", WHOLE.removesuffix("six.") + "(the rest is not told)")
+        await visit.expect_text("released", WHOLE.removesuffix("It closes at six.") + "\n(the rest is not told)")
         await expect(visit.at("fallback")).to_have_text("(the rest is not told)")
         await expect(visit.at("receipt-outcome")).to_have_text("stopped")
         assert not any("six" in one["released"] for one in await visit.story())

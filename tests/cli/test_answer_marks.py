@@ -90,5 +90,5 @@ def test_every_mask_is_marked_whatever_its_length(gaps: list[str], hidden: list[
 def test_a_receipt_names_what_was_not_read() -> None:
     detectors = [{"detector_id": "pii", "covered": False}, {"detector_id": "facts", "covered": True}]
     receipt = {"outcome": "released", "policy": "p", "mode": "enforce", "detectors": detectors, "covered": False}
-    line = describe_receipt({**receipt, "unread": {"sources": 2}, "digest": {"value": "0" * 64}})
-    assert "read by pii, facts, NOT all released text was read: by pii, in sources, digest 0" in line
+    line = describe_receipt({"receipt": {**receipt, "unread": {"sources": 2}, "digest": {"value": "0" * 64}}}, "")
+    assert line.startswith("released, not covered: sources, not covered by: pii, policy p, read by pii, facts, NOT all")

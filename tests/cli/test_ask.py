@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import struct
 import sys
 import termios
@@ -161,9 +162,10 @@ def test_standard_output_has_the_answer_alone_and_standard_error_the_rest(
         "cited    [hours] Opening hours; Holidays",
         "cited    [abbey/rules] is no source of this answer",
     ]
-    receipt = "receipt  masked, policy house, read by rude, orders, mail, all released text was read, digest "
-    assert lines[8].startswith(receipt)
-    assert len(lines[8]) == len(receipt) + 12
+    receipt, digest, rest = lines[8].partition(", digest ")
+    actions = "receipt  answer masked, document dropped"
+    assert receipt == f"{actions}, policy house, read by rude, orders, mail, all released text was read"
+    assert re.fullmatch("[0-9a-f]{12}, prompt sent to .*hours.* and main", rest), digest
     words = [part.rsplit(" ", 2)[0] for part in lines[9].removeprefix("times    ").split(", ")]
     assert words == ["retrieval", "first token", "first release", "total"]
     assert len(lines) == 10
@@ -196,7 +198,7 @@ def test_a_policy_in_shadow_changes_nothing_and_the_receipt_says_so(run: Run) ->
     ran = run(QUESTION, "--policy", "shade", "--source", "hours")
     assert (ran.code, ran.out) == (0, "".join(PIECES) + "\n")
     assert "found" not in ran.err
-    assert "receipt  blocked (shadow), policy shade, " in ran.err
+    assert "receipt  shadow: would have blocked, policy shade, " in ran.err
 
 
 def test_detectors_can_be_named_in_place_of_a_policy(run: Run) -> None:
@@ -316,7 +318,7 @@ def test_held_text_is_dim_and_becomes_solid(watch: Watch) -> None:
     ]
     assert (screen.styled("1;31"), screen.styled("33")) == ("█" * 15, "[mail: EmailAddress]")
     assert [line.split()[0] for line in lines[5:] if line[0] != " "] == ["cited", "cited", "receipt", "times"]
-    assert lines[8].startswith(" " * 9 + "was read, digest "), "a long line goes on behind its margin"
+    assert lines[8].startswith(" " * 9 + "text was read, digest "), "a long line goes on behind its margin"
     assert "ana@" not in screen.text()
 
 

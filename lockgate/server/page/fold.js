@@ -39,6 +39,7 @@ export function startRun(id, request) {
     held: [], // the model's whole text in code points; empty without the trace
     frames: [],
     frontiers: {},
+    reported: [], // the findings of the token events, as a client gets them
     said: 0, // number of code points that were released to the client
     times: { retrievalStart: 0, retrievalEnd: null, generation: null, firstHeld: null, end: null },
     skew: null, // milliseconds that the page's clock is ahead of the server's
@@ -132,6 +133,7 @@ function takeToken(run, body, at) {
   const points = toPoints(body.content ?? "");
   const frame = findFrame(run, body) ?? addFrame(run, body, points, at);
   frame.points = points;
+  run.reported.push(...(body.detections ?? []));
   run.said += points.length;
   run.times.firstHeld ??= at;
 }
@@ -159,7 +161,8 @@ function finish(run, body, at) {
     const source = findSource(run, info.path);
     source.message = info.error_message ?? "";
     if (source.status === "left" && body.outcome !== "prompt_blocked") source.status = info.status;
-    if (source.documents.length === 0) source.documents = listDocuments(body, info.path);
+    source.shown = listDocuments(body, info.path);
+    if (source.documents.length === 0) source.documents = source.shown;
   }
   const last = run.frames.at(-1);
   if (last && body.outcome === "answer_blocked") {
@@ -168,21 +171,23 @@ function finish(run, body, at) {
   }
 }
 
-// A source's documents from the `done` event, used if the trace did not report them.
+// A source's documents from the `done` event: what a client gets. `isShownMasked` is true if they hide findings.
 function listDocuments(body, path) {
   const inspected = (body.detections?.documents ?? []).filter((one) => one.path === path);
   const documents = Object.entries(body.sources ?? {})
     .filter(([, one]) => one.slug === path)
     .map(([title, one]) => {
       const found = inspected.find((other) => other.title === title && other.outcome !== "dropped");
-      const { outcome = "kept", results = [] } = found ?? {};
-      return { title, text: one.content, score: null, outcome, results };
+      const { outcome = "kept" } = found ?? {};
+      const shown = (body.detections?.sources ?? []).find((other) => other.title === title && other.path === path);
+      const results = [...allResults(found), ...allResults(shown)];
+      return { title, text: one.content, score: null, outcome, results, isShownMasked: shown?.outcome === "masked" };
     });
   const dropped = inspected.filter((one) => one.outcome === "dropped");
   return [...documents, ...dropped.map((one) => ({ ...one, text: "", score: null, results: allResults(one) }))];
 }
 
-const allResults = (one) => [...(one.title_results ?? []), ...(one.results ?? [])];
+const allResults = (one) => [...(one?.title_results ?? []), ...(one?.results ?? [])];
 
 function fail(run, body, at) {
   endRun(run, "failed", at + (run.skew ?? 0), { message: body.message ?? "", isEvent: true });

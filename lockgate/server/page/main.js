@@ -103,12 +103,15 @@ async function ask() {
   const run = startRun((runs += 1), buildRequest(state.form));
   const started = performance.now();
   stopper = new AbortController();
-  store.update({ run, problem: null, side: "client" });
+  store.update({ run, problem: null, side: nextSide() });
   store.show(); // at once, so that the previous answer is not mistaken for this one
   showAnswer();
   await follow(run, started, stopper.signal);
   store.update();
 }
+
+// The model's text is shown for one run only; a choice of the client's side stays.
+const nextSide = () => (store.state.side === "client" ? "client" : "live");
 
 // On a narrow page the answer is below the form: scroll to it.
 function showAnswer() {
@@ -144,7 +147,7 @@ async function replay() {
   const run = startRun((runs += 1), seen.request);
   Object.assign(run, { isTraced: seen.isTraced, isReplay: true });
   stopper = new AbortController();
-  store.update({ run, side: "client" });
+  store.update({ run, side: nextSide() });
   store.show();
   showAnswer();
   for await (const event of replayEvents(seen.events, stopper.signal)) {
@@ -166,7 +169,7 @@ function stop() {
 
 // User actions.
 
-function connectForm() {
+function connectForm(closeTip) {
   const question = byId("question");
   question.addEventListener("input", () => changeForm({ question: question.value }));
   byId("ask-form").addEventListener("submit", (event) => {
@@ -180,7 +183,10 @@ function connectForm() {
   byId("replay").addEventListener("click", replay);
   byId("policy").addEventListener("change", (event) => changeForm({ policy: event.target.value }));
   byId("model").addEventListener("change", (event) => changeForm({ model: event.target.value }));
-  byId("sides").addEventListener("change", (event) => store.update({ side: event.target.value }));
+  byId("sides").addEventListener("change", (event) => {
+    closeTip(); // it may have a value that the other side hides
+    store.update({ side: event.target.value });
+  });
   byId("key-form").addEventListener("submit", (event) => {
     event.preventDefault();
     store.update({ key: byId("key").value });
@@ -204,7 +210,7 @@ function followCitation(event) {
 function connect() {
   const closeTip = watchMarks();
   connectTheme();
-  connectForm();
+  connectForm(closeTip);
   connectDetect(store);
   connectRaw(store);
   connectTabs((name) => {

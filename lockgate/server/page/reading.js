@@ -18,6 +18,8 @@ const DEFAULT_WORDS = { input: "block", documents: "drop", output: "annotate", g
 // How far the gate has decided; `leftEnd` is how far text was released. They differ if text was withheld.
 export const releasedEnd = (run) => run.frames.at(-1)?.end ?? 0;
 
+export const releasedText = (run) => run.frames.flatMap((frame) => frame.points ?? []).join("");
+
 export function leftEnd(run) {
   const last = run.frames.at(-1);
   return last?.outcome === "blocked" ? last.start + (last.kept ?? 0) : releasedEnd(run);
@@ -26,12 +28,13 @@ export function leftEnd(run) {
 const hasPlace = (one) => Number.isInteger(one.start) && one.end > one.start;
 const keyOf = (one) => `${one.detector_id}:${one.start}:${one.end}:${one.detection}`;
 
-// All findings of the answer, in order and without duplicates. The trace's version wins: its texts are not hidden.
-export function listFindings(run) {
+// All findings of the answer, in order and without duplicates: for the client's side those that a client gets, else the
+// trace's, whose texts are not hidden.
+export function listFindings(run, side) {
   const byKey = new Map();
   const reported = run.answer?.detections ?? {};
-  const traced = run.frames.flatMap((frame) => frame.results);
-  for (const one of [...traced, ...(reported.output ?? []), ...(reported.grounding ?? [])]) {
+  const first = side === "client" ? run.reported : run.frames.flatMap((frame) => frame.results);
+  for (const one of [...first, ...(reported.output ?? []), ...(reported.grounding ?? [])]) {
     if (!byKey.has(keyOf(one))) byKey.set(keyOf(one), one);
   }
   return [...byKey.values()].sort((one, other) => one.start - other.start);
@@ -96,7 +99,7 @@ export function piecesOfFrame(run, frame, findings, side) {
   const placed = findings
     .filter((one) => hasPlace(one) && one.start < frame.end && frame.start < one.end)
     .map((one) => ({ ...one, began: one.start < frame.start, goesOn: one.end > frame.end }));
-  return side === "gate" && run.isTraced ? gatePieces(run, frame, placed) : clientPieces(run, frame, placed);
+  return side === "gate" ? gatePieces(run, frame, placed) : clientPieces(run, frame, placed);
 }
 
 function gatePieces(run, frame, findings) {

@@ -30,7 +30,10 @@ export const createState = () => ({
   form: { question: "", policy: "", model: "", sources: [], detectors: {}, actions: {} },
   run: null,
   traceNote: "",
-  side: "client", // which text to show: the client's, or the model's as the gate saw it ("gate")
+  side: "live", // what to show: released and held text ("live"), the client's ("client") or the model's text ("gate")
   detection: { text: "", chosen: [], shown: null, problem: null, isBusy: false },
   raw: { hidesTrace: false },
 });
+
+// The side that is shown: without the trace only the client's is known.
+export const sideOf = ({ run, side }) => (run?.isTraced ? side : "client");

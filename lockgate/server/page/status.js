@@ -14,9 +14,9 @@ const BY_PHASE = {
   lost: () => "The connection was lost.",
 };
 
-export function describeStatus(run, about) {
+export function describeStatus(run, about, side = "live") {
   if (!run) return about ? describeOffer(about) : "Waiting for the server…";
-  const words = BY_PHASE[run.phase](run);
+  const words = BY_PHASE[run.phase](run, side);
   return run.isReplay && !isOver(run) ? `Slow replay. ${words}` : words;
 }
 
@@ -35,10 +35,11 @@ function describeRetrieval(run) {
   return `${ended} of ${count(run.sources.length, "source")} answered…`;
 }
 
-function describeGeneration(run) {
+function describeGeneration(run, side) {
   const released = releasedEnd(run);
+  if (side === "client" && released === 0) return "The model has the documents. Waiting for the first released text…";
   if (run.held.length === 0 && released === 0) return "The model has the documents. Waiting for its first token…";
-  if (!run.isTraced) return `The model is writing: ${count(released, "character")} released.`;
+  if (side === "client") return `The model is writing: ${count(released, "character")} released.`;
   return `The model is writing: ${run.held.length - released} held, ${count(released, "character")} released.`;
 }
 

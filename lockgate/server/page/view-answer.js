@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows the answer at the gate: released text is solid, held text is grey, and markers show the frontiers.
 
+import { kindOfAction, nameActions } from "./actions.js";
 import { badge, byId, el, keep, setText, syncList } from "./dom.js";
 import { explainEvent, explainLoss } from "./faults.js";
 import { isOver } from "./fold.js";
-import { listFindings, piecesOfFrame, piecesOfHeld, piecesOfText, releasedEnd, describeAction } from "./reading.js";
+import {
+  describeAction,
+  listFindings,
+  piecesOfFrame,
+  piecesOfHeld,
+  piecesOfText,
+  releasedEnd,
+  releasedText,
+} from "./reading.js";
+import { sideOf } from "./state.js";
 import { describeStatus } from "./status.js";
 import { buildFindingsTable, buildPieces, toneOf } from "./view-text.js";
 
@@ -21,8 +31,8 @@ export function renderAnswer(state) {
   byId("sides").hidden = !run;
   byId("replay").hidden = !run || !isOver(run) || !run.isTraced || run.held.length === 0;
   for (const radio of byId("sides").querySelectorAll("input")) {
-    radio.checked = radio.value === state.side;
-    radio.disabled = radio.value === "gate" && run !== null && !run.isTraced;
+    radio.checked = radio.value === sideOf(state);
+    radio.disabled = radio.value !== "client" && run !== null && !run.isTraced;
   }
   setText(byId("trace-note"), state.traceNote);
   setText(byId("answer-model"), describeModel(state));
@@ -35,12 +45,15 @@ function describeModel({ run, about }) {
   return `Written by ${model.name || model.id}${model.note ? ` (${model.note.replace(/\.$/, "")})` : ""}.`;
 }
 
-function renderStatus({ run, about }) {
+function renderStatus(state) {
+  const { run, about } = state;
   const node = byId("status");
   node.dataset.phase = run?.phase ?? "idle";
-  setText(node, describeStatus(run, about));
-  const outcome = run?.answer?.receipt?.outcome ?? "";
-  keep(byId("outcome-badge"), outcome, () => (outcome ? badge(outcome) : null));
+  setText(node, describeStatus(run, about, sideOf(state)));
+  const actions = run?.answer?.receipt ? nameActions(run.answer, releasedText(run)) : [];
+  keep(byId("outcome-badge"), JSON.stringify(actions), () =>
+    actions.map((action) => badge(action, kindOfAction(action), "action")),
+  );
 }
 
 function renderFault({ run, problem }) {
@@ -67,15 +80,18 @@ export function buildFault({ title, words, advice }, kind = "error") {
 }
 
 // The question, if a detector found something in it.
-function renderAsked({ run, about }) {
+function renderAsked(state) {
+  const { run, about } = state;
   const found = run?.answer?.detections?.input ?? [];
-  keep(byId("asked"), `${found.length}${run?.request.prompt}`, () => {
+  const isClient = sideOf(state) === "client";
+  keep(byId("asked"), `${found.length}${isClient}${run?.request.prompt}`, () => {
     if (found.length === 0) return null;
     const describeFate = (one) => describeAction(run, about, one.detector_id, "input");
     const isBlocked = run.answer.outcome === "prompt_blocked";
     const { prompt } = run.request;
-    const pieces = piecesOfText(prompt, found);
-    const shown = found.map((one) => ({ ...one, text: readBack(prompt, one) }));
+    const pieces = piecesOfText(prompt, found.filter(isInPrompt));
+    const reveal = (one) => (isClient || !isInPrompt(one) ? one : { ...one, text: readBack(prompt, one) });
+    const shown = found.map(reveal);
     return [
       el("p", { className: "field", textContent: isBlocked ? "Your question was blocked" : "Found in your question" }),
       el("p", { className: "asked", testid: "asked" }, buildPieces(pieces, { about, describeFate })),
@@ -84,12 +100,16 @@ function renderAsked({ run, about }) {
   });
 }
 
+const isInPrompt = (one) => !one.field; // else its place is in another text of the request
+
 // The server hides found text; the page can show it, since the user wrote the question.
 const readBack = (text, { start, end }) => Array.from(text).slice(start, end).join("");
 
-function renderText({ run, about, side }) {
+function renderText(state) {
+  const { run, about } = state;
+  const side = sideOf(state);
   const node = byId("answer");
-  const findings = run ? listFindings(run) : [];
+  const findings = run ? listFindings(run, side) : [];
   const describeFate = (one) => describeAction(run, about, one.detector_id);
   const frames = run ? run.frames.filter((frame) => frame.points !== null || frame.end > frame.start) : [];
   const parts = frames.map((frame) => recallPart(run, frame, findings, side));
@@ -107,7 +127,7 @@ function renderText({ run, about, side }) {
   node.classList.toggle("over", run !== null && isOver(run));
   node.hidden = items.length === 0 && (run === null || isOver(run));
   byId("intro").hidden = run !== null;
-  byId("legend").hidden = !run?.isTraced || items.length === 0;
+  byId("legend").hidden = side === "client" || items.length === 0;
 }
 
 // Stores the largest amount of held text shown at one time, for tests: it may be visible for a moment only.
@@ -147,9 +167,10 @@ function groupByKind(pieces) {
   return groups;
 }
 
-// The held text; after the end of the run it was withheld, and only the gate's side shows it.
+// The held text, which the client's side never shows. After the end of the run it was withheld: only the gate's side
+// shows it.
 function listHeld(run, side) {
-  if (run.held.length <= releasedEnd(run)) return null;
+  if (side === "client" || run.held.length <= releasedEnd(run)) return null;
   if (isOver(run)) return side === "gate" ? { pieces: piecesOfHeld(run), isWithheld: true } : null;
   return { pieces: piecesOfHeld(run), isWithheld: false, frontiers: run.frontiers };
 }
@@ -174,23 +195,26 @@ function buildMarker(id, tone) {
   return el("span", { className: `marker ${tone}`, "aria-hidden": "true", title, data: { detector: id } });
 }
 
-function renderNote({ run, side }) {
-  setText(byId("answer-note"), run ? describeNote(run, side) : "");
+function renderNote(state) {
+  const { run } = state;
+  setText(byId("answer-note"), run ? describeNote(run, sideOf(state)) : "");
 }
 
 function describeNote(run, side) {
   const left = run.held.length - releasedEnd(run);
   const isBlocked = run.frames.some((frame) => frame.outcome === "blocked");
-  if (!isOver(run) || !run.isTraced || (left <= 0 && !isBlocked)) return "";
+  if (!isOver(run) || side === "client" || (left <= 0 && !isBlocked)) return "";
   return side === "gate"
     ? "Struck through: text that was held and not released."
-    : "Some text was held and not released. “What the gate saw” shows it.";
+    : "Some text was held and not released. “What the model wrote” shows it.";
 }
 
-function renderFindings({ run, about }) {
-  const findings = run ? listFindings(run) : [];
+function renderFindings(state) {
+  const { run, about } = state;
+  const side = sideOf(state);
+  const findings = run ? listFindings(run, side) : [];
   const places = findings.map((one) => [one.detector_id, one.start, one.end]);
-  const key = JSON.stringify([run?.id, run?.isTraced, places]);
+  const key = JSON.stringify([run?.id, side, places]);
   keep(byId("findings"), key, () => {
     if (findings.length === 0) return null;
     const describeFate = (one) => describeAction(run, about, one.detector_id);

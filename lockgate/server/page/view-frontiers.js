@@ -4,11 +4,13 @@
 import { byId, el, setText, syncList } from "./dom.js";
 import { isOver } from "./fold.js";
 import { leftEnd } from "./reading.js";
+import { sideOf } from "./state.js";
 import { toneOf } from "./view-text.js";
 
-export function renderFrontiers({ run, about }) {
+export function renderFrontiers(state) {
+  const { run, about } = state;
   const node = byId("frontiers");
-  const rows = run && run.isTraced && run.held.length > 0 ? listRows(run, about) : [];
+  const rows = run && sideOf(state) !== "client" && run.held.length > 0 ? listRows(run, about) : [];
   node.hidden = rows.length === 0;
   syncList(node, rows, (row) => row.key, buildRow, updateRow);
 }

@@ -3,6 +3,7 @@
 
 import { byId, copyButton, el, setText, syncList } from "./dom.js";
 import { STREAM_PATH, buildCurl, buildRequest } from "./requests.js";
+import { sideOf } from "./state.js";
 
 export function connectRaw(store) {
   byId("curl-copy").append(copyButton("Copy the command", () => byId("raw-curl").textContent));
@@ -10,11 +11,13 @@ export function connectRaw(store) {
   byId("hide-trace").addEventListener("change", (event) => store.update({ raw: { hidesTrace: event.target.checked } }));
 }
 
-const isShown = (event, raw) => event.name !== "trace" || !raw.hidesTrace;
+// The client's side never shows the trace.
+const hidesTrace = (state) => state.raw.hidesTrace || sideOf(state) === "client";
 
-function listEvents({ run, raw }) {
+function listEvents(state) {
+  const { run } = state;
   const events = (run?.events ?? []).map((event, index) => ({ ...event, key: `${run.id}:${index}` }));
-  return events.filter((event) => isShown(event, raw));
+  return events.filter((event) => event.name !== "trace" || !hidesTrace(state));
 }
 
 // The events as server-sent events, without their arrival times.
@@ -28,6 +31,9 @@ export function renderRaw(state) {
   const question = state.form.question || "Your question";
   const request = state.run?.request ?? buildRequest({ ...state.form, question });
   setText(byId("raw-curl"), buildCurl(location.origin, STREAM_PATH, request, state.key !== ""));
+  const box = byId("hide-trace");
+  box.checked = hidesTrace(state);
+  box.disabled = state.run !== null && sideOf(state) === "client";
   syncList(byId("raw-events"), listRows(state), (event) => event.key, buildEvent);
 }
 

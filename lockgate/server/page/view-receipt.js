@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows the receipt: the outcome, what each detector read, whether it covered everything, and whether the text fits.
 
+import { nameActions, nameGaps } from "./actions.js";
 import { badge, buildTable, byId, copyButton, el, hint, keep } from "./dom.js";
 import { canCheck, fitsDigest } from "./digest.js";
 import { isOver } from "./fold.js";
+import { releasedText } from "./reading.js";
 import { count, formatMs } from "./status.js";
 import { toneOf } from "./view-text.js";
 
-const OUTCOMES = {
-  released: "nothing was changed",
-  masked: "some text was masked, or a document was dropped; the rest was released",
-  stopped: "the answer ended at a finding",
-  blocked: "the question or the answer was withheld",
-  failed: "a detector failed",
-};
 const PARTS = { prompt: "Question", documents: "Documents", answer: "Answer" };
+const MORE_PARTS = { fields: "Fields", sources: "Shown sources" };
 
 export function renderReceipt({ run, about }) {
   const receipt = run?.answer?.receipt ?? null;
@@ -31,16 +27,24 @@ function describeLack(run) {
   return "No detector read this answer, so there is no receipt. Choose a policy or detectors.";
 }
 
-function buildFacts(run, { outcome, covered, policy, mode, released, digest }) {
-  const shadow = mode === "shadow" ? " (shadow: the outcome if the policy were enforced)" : "";
-  const left = Object.entries(PARTS).map(([part, word]) => `${word.toLowerCase()} ${released?.[part] ?? 0}`);
+// The parts that every receipt has, and those of this one.
+function partsOf({ released }) {
+  const more = Object.entries(MORE_PARTS).filter(([part]) => part in released);
+  return { ...PARTS, ...Object.fromEntries(more) };
+}
+
+function buildFacts(run, receipt) {
+  const { outcome, covered, policy, mode, released, digest } = receipt;
+  const words = Object.entries(partsOf(receipt)).map(([part, word]) => `${word.toLowerCase()} ${released[part] ?? 0}`);
+  const actions = nameActions(run.answer, releasedText(run));
   const facts = {
-    Outcome: [badge(outcome, outcome, "receipt-outcome"), ` ${OUTCOMES[outcome] ?? ""}${shadow}`],
+    Outcome: [badge(outcome, outcome, "receipt-outcome"), ` ${actions.filter((one) => one !== outcome).join("; ")}`],
     Covered: covered
       ? [badge("yes", "kept", "receipt-covered"), " every detector read all released text of its parts"]
-      : [badge("no", "failed", "receipt-covered"), " a detector did not read all released text"],
+      : [badge("no", "failed", "receipt-covered"), ` ${nameGaps({ ...receipt, dropped: {} }).join("; ")}`],
+    ...listCounts(receipt),
     Policy: `${policy ?? "none"}, mode ${mode}`,
-    Released: `${left.join(", ")} characters`,
+    Released: `${words.join(", ")} characters`,
     Digest: [
       `${digest.algorithm}, ${count(digest.frames, "frame")}`,
       el("code", { className: "digest", textContent: digest.value }),
@@ -52,6 +56,22 @@ function buildFacts(run, { outcome, covered, policy, mode, released, digest }) {
   );
   return el("dl", { className: "facts" }, rows);
 }
+
+// The fields that only some receipts have.
+function listCounts({ unread, dropped, prompt_sent_to: sentTo, detectors }) {
+  const cached = detectors.reduce((sum, one) => sum + (one.cached_chars ?? 0), 0);
+  return {
+    ...(unread ? { Unread: writeCounts(unread, "receipt-unread") } : {}),
+    ...(dropped ? { "Left out": writeCounts(dropped, "receipt-dropped") } : {}),
+    ...(sentTo ? { "Prompt to": writeWords(sentTo.join(", ") || "no service", "receipt-sent") } : {}),
+    ...(cached > 0 ? { Cached: `${count(cached, "character")} read for an earlier request` } : {}),
+  };
+}
+
+const writeWords = (textContent, testid) => el("span", { textContent, testid });
+
+const writeCounts = (counts, testid) =>
+  writeWords(Object.entries(counts).map(([field, number]) => `${field}: ${number}`).join(", "), testid);
 
 // Hashes the received text and compares it with the digest, as any client can.
 function buildCheck(run, digest) {
@@ -73,10 +93,11 @@ function describeFit(fits, frames) {
 }
 
 function buildReaders(receipt, about) {
-  const heads = ["Detector", ...Object.values(PARTS), "Chunks", "Findings", "Time", "Covered"];
+  const parts = partsOf(receipt);
+  const heads = ["Detector", ...Object.values(parts), "Chunks", "Findings", "Time", "Covered"];
   const rows = receipt.detectors.map((one) => [
     el("span", { className: `who ${toneOf(about, one.detector_id)}`, textContent: one.detector_id }),
-    ...Object.keys(PARTS).map((part) => String(one.read[part] ?? "–")),
+    ...Object.keys(parts).map((part) => String(one.read[part] ?? "–")),
     String(one.chunks),
     String(one.findings),
     formatMs(one.time_ms),

@@ -3,6 +3,7 @@
 
 import { badge, byId, el, hint, keep, syncList } from "./dom.js";
 import { piecesOfText, describeAction, describeReason } from "./reading.js";
+import { sideOf } from "./state.js";
 import { count, formatMs } from "./status.js";
 import { buildPieces, formatScore, quoteText, sourceId, toneOf } from "./view-text.js";
 
@@ -14,7 +15,8 @@ const WORDS = {
   left: "not waited for",
 };
 
-export function renderSources({ run, about }) {
+export function renderSources(state) {
+  const { run, about } = state;
   const node = byId("sources-panel");
   if (!run || run.sources.length === 0) {
     const words = run ? "No source was chosen." : "Documents appear here as their sources answer.";
@@ -25,11 +27,13 @@ export function renderSources({ run, about }) {
     node.keptKey = undefined;
     node.replaceChildren();
   }
-  syncList(node, run.sources, (source) => keyOf(run, source), (source) => buildSource(run, source, about));
+  const isClient = sideOf(state) === "client";
+  const sources = run.sources.map((one) => (isClient ? { ...one, documents: one.shown ?? [] } : one));
+  syncList(node, sources, (source) => keyOf(run, source), (source) => buildSource(run, source, about));
 }
 
 function keyOf(run, { path, status, message, documents }) {
-  return JSON.stringify([run.id, path, status, message, documents.map((one) => [one.title, one.outcome])]);
+  return JSON.stringify([run.id, path, status, message, documents.map((one) => [one.title, one.outcome, one.text])]);
 }
 
 function buildSource(run, source, about) {
@@ -65,6 +69,7 @@ function buildDocument(run, one, about) {
     el("span", { className: "title", textContent: title || "Without a title" }),
     typeof score === "number" ? el("span", { className: "score", textContent: formatScore(score) }) : null,
     badge(outcome),
+    one.isShownMasked ? badge("shown masked", "masked") : null,
   );
   const body = outcome === "dropped"
     ? hint("Its text never reached the model.")

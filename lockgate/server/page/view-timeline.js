@@ -3,32 +3,39 @@
 // and when it was released.
 
 import { byId, el, hint, keep } from "./dom.js";
+import { sideOf } from "./state.js";
 import { formatMs } from "./status.js";
 
 const MAX_WORDS = 40;
 const MAX_FRAMES = 60; // only the last frames of an answer are drawn
 
-export function renderTimeline({ run }) {
-  const rows = run ? listRows(run) : [];
-  keep(byId("timeline"), JSON.stringify([rows, run?.times.end]), () =>
+export function renderTimeline(state) {
+  const { run } = state;
+  const side = sideOf(state);
+  const rows = run ? listRows(run, side) : [];
+  keep(byId("timeline"), JSON.stringify([rows, run?.times.end, side]), () =>
     rows.length === 0 && !run?.answer
       ? hint("Retrieval, first token, and how long each frame was held.")
-      : buildChart(run, rows),
+      : buildChart(run, rows, side),
   );
 }
 
-function listRows(run) {
-  const { retrievalStart, firstHeld, generation } = run.times;
+function listRows(run, side) {
+  const { retrievalStart, generation } = run.times;
+  const isClient = side === "client";
+  const first = isClient ? (run.frames[0]?.at ?? null) : run.times.firstHeld;
   const rows = run.sources
     .filter(({ at }) => at !== null)
     .map(({ path, at }) => ({ kind: "source", name: path, from: Math.min(retrievalStart, at), to: at }))
     .map((row) => ({ ...row, words: [formatMs(row.to)] }));
-  if (generation !== null && firstHeld !== null) {
-    rows.push({ kind: "model", name: "first token", from: generation, to: firstHeld, words: [formatMs(firstHeld)] });
+  if (generation !== null && first !== null) {
+    const name = isClient && run.isTraced ? "first text" : "first token";
+    rows.push({ kind: "model", name, from: generation, to: first, words: [formatMs(first)] });
   }
   const more = run.frames.length - MAX_FRAMES;
   if (more > 0) rows.push({ kind: "rest", name: `${more} more frames`, from: 0, to: 0, words: [] });
-  return [...rows, ...run.frames.slice(-MAX_FRAMES).map((frame, index) => frameRow(frame, Math.max(more, 0) + index))];
+  const frames = run.frames.slice(-MAX_FRAMES).map((frame) => (isClient ? { ...frame, heldMs: null } : frame));
+  return [...rows, ...frames.map((frame, index) => frameRow(frame, Math.max(more, 0) + index))];
 }
 
 function frameRow(frame, index) {
@@ -45,17 +52,18 @@ const shorten = (text) => {
   return points.length > MAX_WORDS ? `${points.slice(0, MAX_WORDS - 1).join("")}…` : text;
 };
 
-function buildChart(run, rows) {
+function buildChart(run, rows, side) {
   const end = run.answer?.metadata?.total_time_ms ?? run.times.end;
   const scale = Math.max(1, end ?? 0, ...rows.map((row) => row.to));
   const label = { "aria-label": "Times of the request" };
   const list = el("ol", { className: "chart", tabIndex: 0, ...label }, rows.map((row) => buildRow(row, scale)));
-  return [buildAxis(scale), list, buildTotal(run, end)];
+  return [buildAxis(scale), list, buildTotal(run, end, side)];
 }
 
-function buildTotal(run, end) {
+function buildTotal(run, end, side) {
   const total = typeof end === "number" ? ["Total ", el("strong", { textContent: formatMs(end) }), ". "] : [];
-  const key = run.frames.length > 0 ? "Frames: arrived → released, and how long they were held." : "";
+  const frames = side === "client" ? "when they were released" : "arrived → released, and how long they were held";
+  const key = run.frames.length > 0 ? `Frames: ${frames}.` : "";
   const words = el("span", { className: "hint", textContent: key });
   return el("p", { className: "total", testid: "timeline-total" }, total, words);
 }

@@ -13,6 +13,7 @@ export function watchMarks() {
   const hide = () => {
     owner = null;
     tip.hidden = true;
+    tip.replaceChildren(); // a hidden tooltip keeps no text
   };
   const show = (event) => {
     const mark = event.target.closest?.(".finding");
