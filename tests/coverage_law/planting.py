@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a marked string at every place of a JSON value: in each text, as each key, and as a field that nobody knows."""
+"""Puts a marked string at every place of a JSON value: in each text, as each key, and as an unknown field."""
 
 from collections.abc import Iterable, Iterator
 from random import Random

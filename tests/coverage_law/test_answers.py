@@ -1,27 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The law of answers, on every surface: a marked string of an upstream never leaves unread in silence."""
 
-from collections.abc import AsyncIterator, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from random import Random
 
 import pytest
-import pytest_asyncio
 
 from tests.coverage_law.planting import draw
 from tests.coverage_law.replies import ReplyCase, list_cases, list_findings
 from tests.coverage_law.requests import REQUEST_SURFACES, RequestSurface, build_path, calm, name_policy
 from tests.coverage_law.test_requests import CASES, describe
 from tests.coverage_law.verdicts import judge_answer
-from tests.coverage_law.world import POLICIES, World, open_world
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    """One gateway for all surfaces."""
-    folder: Path = tmp_path_factory.mktemp("law")
-    async with open_world(folder) as opened:
-        yield opened
+from tests.coverage_law.world import POLICIES, World
 
 
 async def break_answers(

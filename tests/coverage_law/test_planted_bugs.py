@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The law bites: each of these bugs in the gateway lets a marked string pass unread, and the law's cases notice it."""
 
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from lockgate.api import request_survey
 from lockgate.api.openai import envelope, request_fields, stream_reader, whole_answer
@@ -22,7 +20,7 @@ from tests.coverage_law.replies import list_cases
 from tests.coverage_law.requests import REQUEST_SURFACES, RequestSurface
 from tests.coverage_law.test_answers import break_answers, break_findings
 from tests.coverage_law.test_requests import break_headers, break_requests
-from tests.coverage_law.world import World, open_world
+from tests.coverage_law.world import World
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -113,14 +111,6 @@ ANSWERS: dict[str, tuple[Patch, str]] = {
     "calls of tools are no lane": (_pass_calls, "proxied_chat/stream"),
     "unknown fields of a message stay": (_pass_message_fields, "proxied_chat/whole"),
 }
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    """One gateway for all surfaces."""
-    folder: Path = tmp_path_factory.mktemp("law")
-    async with open_world(folder) as opened:
-        yield opened
 
 
 def _find(name: str) -> RequestSurface:

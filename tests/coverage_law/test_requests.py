@@ -3,30 +3,20 @@
 
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from pathlib import Path
+from collections.abc import Iterable
 from random import Random
 from uuid import uuid4
 
 import pytest
-import pytest_asyncio
 
 from tests.coverage_law.planting import MARK, Planted, draw, plant_at_random, plant_everywhere
 from tests.coverage_law.requests import REQUEST_SURFACES, RequestSurface, build_path, calm, name_policy
 from tests.coverage_law.verdicts import judge_request
-from tests.coverage_law.world import POLICIES, World, open_world
+from tests.coverage_law.world import POLICIES, World
 
 GRPC_FIELDS = dict.fromkeys(("editor_content", "selected_text", "extra_context", "user_info"), "plain")
 CASES, RANDOM_CASES = 60, 15  # `make soak` takes all places, and thousands of random ones
 SHOWN = 15
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
-    """One gateway for all surfaces."""
-    folder: Path = tmp_path_factory.mktemp("law")
-    async with open_world(folder) as opened:
-        yield opened
 
 
 async def break_requests(
