@@ -85,8 +85,20 @@ async def test_an_injected_document_is_dropped_with_its_reason(browser: Browser,
         for words in ("prompt_injection", "score", "dropped"):
             await expect(dropped).to_contain_text(words)
         await expect(visit.at("status")).to_contain_text("1 document was dropped")
+        await expect(visit.at("action")).to_have_text(["document dropped"])
         await visit.show(".answer-card")
         await visit.picture("dropped")
+
+
+async def test_the_same_note_is_obeyed_where_no_guard_is_on_and_a_badge_says_so(
+    browser: Browser, demo: DemoProcess
+) -> None:
+    async with visiting(browser, demo.address) as visit:
+        await _try(visit, "The same note, unguarded")
+        assert await visit.wait_for() == "done"
+        await expect(visit.at("action")).to_have_text(["document flagged", "injection obeyed: no guard was on"])
+        await visit.show(".answer-card")
+        await visit.picture("obeyed")
 
 
 async def test_nothing_is_made_up_where_no_document_fits(browser: Browser, demo: DemoProcess) -> None:
