@@ -5,6 +5,7 @@ import asyncio
 import errno
 import logging
 import secrets
+import signal
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
@@ -58,6 +59,8 @@ def serve(settings: Settings, then: Then | None = None, load: Load | None = None
     With `load`, which reads the settings again, SIGHUP and `lockgate reload` reload them.
     """
     raise_file_limit()
+    if load is not None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the reloader runs
     if settings.server.trace:  # one token for this start; workers get the same one
         settings = replace(settings, trace_token=Secret(secrets.token_urlsafe(24)))
     with (

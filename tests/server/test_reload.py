@@ -5,6 +5,7 @@ import asyncio
 import os
 import re
 import signal
+import ssl
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,10 +17,13 @@ import pytest
 from lockgate.cli.main import main
 from lockgate.server.control import ask_process
 from tests.server.agent_houses import SPEAK, finish, open_client, open_upstream, running_agent, say, write_config
+from tests.server.certificates import Authority
 from tests.server.http_client import Client, build_request, call, connect, detect
 from tests.server.processes import ServerProcess, running
 from tests.server.test_agent_ports import speak_when
 from tests.server.test_shutdown import finish_stream, open_stream
+from tests.server.test_tls import connect as connect_tls
+from tests.server.test_tls import trust
 from tests.server.test_workers import wait_for_workers
 from tests.server.worker_parts import count_openings
 from tests.waits import HANG_S, until, wait_until
@@ -286,3 +290,27 @@ async def test_two_hundred_streams_outlive_twenty_reloads_and_every_old_gateway_
                 await finish_stream(stream)
         await until(lambda: server.open_files() <= idle, "the end of all old gateways")
         assert await count_reloads(server, "ok") == 20
+
+
+async def test_a_renewed_certificate_serves_later_connections_and_a_wrong_one_is_a_fault(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    authority = Authority(place.directory, "ours")
+    own = authority.issue("server")
+    options = ["--tls-cert-path", str(own.cert), "--tls-key-path", str(own.key)]
+    with running(place.directory, [*place.arguments, *options]) as server:
+        async with connect_tls(server.api_port, trust(authority)) as client:
+            await open_stream(client)
+            newer = Authority(place.directory, "newer")
+            newer.issue("server")  # to the same files
+            assert reload(place) == 0
+            async with connect_tls(server.api_port, trust(newer)) as later:
+                await later.send(build_request("POST", CONTENT, b'{"content":"alpha","detectors":{"words":{}}}'))
+                assert (await later.read_answer("POST")).json()["detections"]
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await asyncio.open_connection("127.0.0.1", server.api_port, ssl=trust(authority))
+            own.key.write_text("no key")
+            place.write("beta")
+            assert reload(place) == 2
+            assert "server.tls.key_path" in capsys.readouterr().err
+            await finish_stream(client)
