@@ -17,16 +17,18 @@ MAX_CHARS = 256  # of one value; a longer one is never read
 class AnswerFields:
     """The values of one answer. `actions`: of each detector that reads them. `waits`: text waits until they are read.
 
-    `waiting` has the values that were not yet given to a detector, by its id; `unread` counts those without an answer.
+    `waiting` has the values that were not yet given to a detector, by its id, and `alone` those that it is to be given
+    without a text; `unread` counts those without an answer.
     """
 
-    __slots__ = ("_found", "_known", "_open", "actions", "unread", "waiting", "waits")
+    __slots__ = ("_found", "_known", "_open", "actions", "alone", "unread", "waiting", "waits")
 
     def __init__(self, actions: Mapping[str, Action] = MappingProxyType({}), *, waits: bool = True) -> None:
         self.actions = actions
         self.waits = waits
         self.unread = 0
         self.waiting: dict[str, list[str]] = {}
+        self.alone: dict[str, list[str]] = {}
         self._known: set[str] = set()
         self._open: dict[str, dict[str, None]] = {name: {} for name in actions}  # given or not, without an answer
         self._found: dict[str, Action] = {}  # the strictest action by value
@@ -45,9 +47,10 @@ class AnswerFields:
         return True
 
     def give_again(self) -> list[str]:
-        """Lets the detectors be given all values that they have not answered for; returns these detectors."""
-        self.waiting = {name: list(values) for name, values in self._open.items() if values}
-        return list(self.waiting)
+        """Lets the detectors be given, alone, all values that they have not answered for; returns these detectors."""
+        self.waiting = {}
+        self.alone = {name: list(values) for name, values in self._open.items() if values}
+        return list(self.alone)
 
     def note(self, detector_id: str, values: Iterable[str], found: Iterable[str] = ()) -> None:
         """Records that the detector has read these values, and which have a finding."""

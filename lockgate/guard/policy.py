@@ -361,7 +361,8 @@ class _MeteredReading(NamedTuple):
     async def read(self, excerpts: Sequence[Excerpt]) -> Sequence[Sequence[Detection]]:
         record, started = self.record, perf_counter()
         name, fields = record.detector_id, self.fields
-        values = fields.waiting.pop(name, ()) if fields is not None and fields.waiting else ()
+        waiting = None if fields is None else fields.waiting if excerpts else fields.alone
+        values = waiting.pop(name, ()) if waiting else ()
         try:
             found = await self.reading.read([*excerpts, *map(Excerpt, values)] if values else excerpts)
             is_short = bool(values) and len(found) < len(excerpts) + len(values)

@@ -248,8 +248,9 @@ def test_the_strictest_action_counts_and_what_was_given_in_vain_is_given_again()
     fields.add("x")
     fields.waiting.clear()  # given, and never answered
     assert sorted(fields.give_again()) == ["a", "b"]
+    assert not fields.waiting
     for name in ("b", "a"):
-        fields.note(name, fields.waiting.pop(name), ["x"])
+        fields.note(name, fields.alone.pop(name), ["x"])
     assert fields.find_action("x") is Action.BLOCK
     assert fields.give_again() == []
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lockgate.errors import BrokeProtocol, InvalidRequest, LockgateError, Rejected, TimedOut, Unavailable
+from lockgate.gate.answer_fields import AnswerFields
 from lockgate.gate.lanes import LanePlan
 from lockgate.gate.receipts import Outcome, RequestPart
 from lockgate.gate.values import TEXT_CONTEXT_DOC, Claim, Detection, Excerpt, Frame, Generated, Subject
@@ -83,6 +84,18 @@ async def test_what_a_reviewer_reads_is_on_the_receipt() -> None:
     assert len(await review_all(reviews, Generated("prompt", "So."))) == 1
     read = meter.receipt.list_reads()[0]
     assert (read.chars, read.chunks) == ({RequestPart.ANSWER: len("It is.So.")}, 2)
+
+
+async def test_a_text_does_not_take_the_fields_that_are_to_be_read_at_once() -> None:
+    meter, detector = Meter(), ScriptedDetector()
+    meter.fields = AnswerFields({"w": Action.MASK})
+    [watching] = meter.watch([guard("w", detector)], RequestPart.ANSWER)
+    meter.fields.add("look_up")
+    assert meter.fields.give_again() == ["w"]
+    await watching.reading.read([Excerpt("a text that comes first", "")])
+    assert (detector.read_texts, meter.fields.unread) == (["a text that comes first"], 1)
+    await watching.reading.read([])
+    assert (detector.read_texts[1:], meter.fields.unread) == (["look_up"], 0)
 
 
 # The four outcomes of a detector that fails.

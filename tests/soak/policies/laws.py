@@ -20,11 +20,22 @@ from tests.soak.policies.expected import (
     list_masks,
 )
 from tests.soak.policies.lanes import Lane
+from tests.soak.policies.marks import CODE, TAG
 from tests.soak.policies.plans import OLD_CALL, OLD_PLACE, USAGE, Plan
+from tests.soak.policies.settings import REMOTE
 from tests.soak.streams.client import Heard
 from tests.soak.streams.laws import Violation
 
 WINDOW = 6  # so many characters of a match in a row are no accident
+_LANE_OF = {
+    "content": "content",
+    "refusal": "content",
+    "reasoning": "reasoning",
+    "reasoning_content": "reasoning",
+    "tool_calls": "tool_arguments",
+    OLD_CALL: "tool_arguments",
+}
+_ABOUT_FINDINGS = ("detections.evidence", "detections.metadata")
 _UNREAD_KEYS = frozenset({"digest", "pseudonyms", "id"})  # they hold random characters, or what was asked for
 
 
@@ -251,21 +262,45 @@ def look_at_figures(plan: Plan, receipt: Mapping[str, Any]) -> None:
     outcome = "masked" if any(one.label for one in found) else "released"
     prompt = {"prompt": len(plan.prompt.plain)} if policy.reads_prompt else {}
     size = sum(len(lane.plain) for lane in read if lane is not plan.prompt)
+    unread, dropped = list_left_out(plan, [(one, lane.plain) for lane in read for one in list_findings(lane, policy)])
     wanted = {
         "version": 1,
         "policy": policy.name,
         "mode": "shadow" if policy.is_shadow else "enforce",
         "outcome": outcome,
-        "covered": True,
+        "covered": not unread,
+        "lanes": list(policy.lanes) if plan.is_chat else ["content"],
+        "unread": unread,
+        "dropped": dropped,
         "released": {"prompt": 0, "documents": 0, "answer": size} | prompt,
     }
-    told = {key: receipt[key] for key in wanted} | {"released": without_names(receipt["released"])}
+    told = {key: receipt.get(key, {}) for key in wanted} | {"released": without_names(receipt["released"])}
     require(told == wanted, "figures", f"{told} is not {wanted}")
     counts = Counter(one.detector for one in found)
     readers = receipt["detectors"]
     figures = {one["detector_id"]: (without_names(one["read"]), one["findings"], one["covered"]) for one in readers}
     expected = {name: ({"answer": size} | prompt, counts[name], True) for name in policy.readers}
     require(figures == expected, "figures", f"{figures} is not {expected}")
+
+
+def list_left_out(plan: Plan, found: Sequence[tuple[Told, str]]) -> tuple[dict[str, int], dict[str, int]]:
+    """What of the answer goes on unread, and what is dropped, as receipts call it: each field once.
+
+    Of what distant detectors say about their findings each word is dropped in which they find the same again.
+    """
+    policy = plan.policy
+    hides = policy.action == "mask" and not policy.is_shadow
+    choices = [choice for message in plan.messages for choice in message["choices"]]
+    told = {key for choice in choices for key, value in (choice.get("delta") or {}).items() if value}
+    unread = {key for key in told if _LANE_OF.get(key, policy.lanes[0]) not in policy.lanes}
+    unknown = {f"choices[].{key}" for choice in choices for key in ("logprobs", "words") if choice.get(key)}
+    unknown |= {"choices[].message.annotations"} & {f"choices[].message.{key}" for key in told}
+    if hides:  # the name of a field that is not well known may be what is hidden
+        dropped = {name.replace("words", "other"): 1 for name in unknown}
+        said = [plain[one.start : one.end] for one, plain in found if one.detector in REMOTE]
+        again = sum(bool(CODE.search(words) or TAG.search(words)) for words in said)
+        return dict.fromkeys(unread, 1), dropped | dict.fromkeys(_ABOUT_FINDINGS if again else (), again)
+    return dict.fromkeys(unread | unknown, 1), {}
 
 
 def without_names(counts: Mapping[str, int]) -> dict[str, int]:
