@@ -32,6 +32,10 @@ class RateWindow:
         self._span_s = span_s
         self._granted: deque[float] = deque()
 
+    def go_on(self, before: "RateWindow") -> None:
+        """Counts what an earlier window has granted."""
+        self._granted = before._granted
+
     def take(self, now: float) -> float:
         """Grants a request and returns 0, or returns the seconds until the next one can be granted."""
         granted = self._granted
@@ -56,6 +60,12 @@ class CallerShare:
         self.open = 0
         self._max_open = max_open
         self._rate = RateWindow(per_minute) if per_minute is not None else None
+
+    def renew(self, given: "CallerShare") -> None:
+        """Takes the limits and the grant of another share; what has been counted stays."""
+        if given._rate is not None and self._rate is not None:
+            given._rate.go_on(self._rate)
+        self.grant, self._max_open, self._rate = given.grant, given._max_open, given._rate
 
     def check(self, now: float) -> None:
         """Raises TooManyRequests if a limit is reached. Refused requests are not counted."""
@@ -86,6 +96,12 @@ class Callers:
         for one in settings:
             self._digests.append((sha256(one.key.reveal().encode()).digest(), one.name))
             self._shares[one.name] = CallerShare(one.name, one.max_streams, one.requests_per_minute, find_grant(one))
+
+    def go_on(self, before: "Callers") -> None:
+        """Counts what the earlier settings of the same callers have admitted."""
+        for name in self._shares.keys() & before._shares.keys():
+            before._shares[name].renew(self._shares[name])
+            self._shares[name] = before._shares[name]
 
     def admit(self, request: HttpRequest, *, takes_bearer: bool) -> CallerShare:
         """The share of the request's caller; sets `request.caller`. Raises Unauthorized or TooManyRequests."""

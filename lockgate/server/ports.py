@@ -262,8 +262,11 @@ Tasks = set["asyncio.Task[Any]"]
 class ApiPorts(Ports):
     """The ports of the API, which can be given another gateway while they serve."""
 
-    def __init__(self, http: Sequence[PortServer], agent: "AgentPort | None", timeout_s: float | None) -> None:
+    def __init__(
+        self, http: Sequence[PortServer], agent: "AgentPort | None", callers: Callers, timeout_s: float | None
+    ) -> None:
         super().__init__([*http, *([agent] if agent is not None else [])], timeout_s)
+        self._callers = callers
         self._http = http
         self._agent = agent
         self._switch: Callable[[], Tasks] = set
@@ -277,6 +280,8 @@ class ApiPorts(Ports):
 
         def switch() -> Tasks:
             under_way: Tasks = set()
+            callers.go_on(self._callers)
+            self._callers = callers
             for one in self._http:
                 under_way |= one.switch(app, tls)
             if self._agent is not None:
@@ -306,7 +311,7 @@ def build_api(gateway: Gateway, readiness: Readiness, sockets: Iterable[socket.s
         from lockgate.api.grpc.agent import build_agent_port
 
         agent = build_agent_port(gateway, readiness, settings.listeners.agent, callers)
-    return ApiPorts([PortServer(app, one, tls) for one in sockets], agent, stop_timeout_s(settings))
+    return ApiPorts([PortServer(app, one, tls) for one in sockets], agent, callers, stop_timeout_s(settings))
 
 
 def build_api_app(gateway: Gateway, readiness: Readiness | None = None, callers: Callers | None = None) -> App:

@@ -444,3 +444,20 @@ async def test_without_callers_a_certificate_still_names_who_calls(certificates:
         for name, caller in (("stranger", "stranger"), ("app-web", "anonymous")):
             status, body = await ask_with_certificate(port, certificates, name, {})
             assert (status, body["caller"]) == (200, caller)
+
+
+def test_counts_of_a_caller_go_on_under_new_limits() -> None:
+    key = Secret("ada-key")
+    before = Callers(
+        [CallerSettings(key_env="A", name="ada", key=key, max_streams=1, requests_per_minute=2)], lambda: 0
+    )
+    after = Callers([CallerSettings(key_env="A", name="ada", key=key, max_streams=2, requests_per_minute=3)], lambda: 0)
+    with before.admit_name("ada"):
+        after.go_on(before)
+        with after.admit_name("ada") as share, pytest.raises(TooManyRequests, match="at once"):
+            assert share.open == 2
+            after.admit_name("ada")
+    assert share.open == 0
+    after.admit_name("ada")
+    with pytest.raises(TooManyRequests, match="in one minute"):
+        after.admit_name("ada")
