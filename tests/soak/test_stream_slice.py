@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.soak.streams.faulty import VARIANTS
 from tests.soak.streams.laws import judge
 from tests.soak.streams.leaving import p99
 from tests.soak.streams.peers import Answered, Record
-from tests.soak.streams.plans import USAGE, Choice, Leave, Odds, Piece, Plan, draw_plan
+from tests.soak.streams.plans import USAGE, Choice, Fault, Leave, Odds, Piece, Plan, draw_plan
 from tests.soak.streams.play import UNHURRIED, Game, play
 from tests.soak.streams.steady_text import count_mails, sentence_ends, tokens
 from tests.soak.streams.words import EYES
@@ -159,6 +160,17 @@ def test_an_error_that_nobody_made_is_noticed() -> None:
     heard = hear(right_events())
     heard.events[-2] = Event("error", '{"code":500,"details":"x"}', 5.0)
     assert [one.law for one in judge(PLAN, heard, right_record())] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "laws"),
+    [(502, "`far_words` failed", []), (500, "`far_words` failed", ["error"]), (502, "`model` failed", ["error"])],
+)
+def test_a_failure_that_is_told_with_another_code_or_name_is_noticed(code: int, details: str, laws: list[str]) -> None:
+    heard = hear([{}, "[DONE]"])
+    heard.events[0] = Event("error", json.dumps({"code": code, "details": details}), 5.0)
+    plan = replace(PLAN, fault=Fault("far_words", 502))
+    assert [one.law for one in judge(plan, heard, Record(model_requests=1))] == laws
 
 
 def test_a_model_that_speaks_on_after_the_client_has_left_is_noticed() -> None:

@@ -110,6 +110,8 @@ class _Judge:
         if fault is not None:
             _require(value.get("code") == fault.code, "error", f"{fault.service} failed with {fault.code}: {value}")
         _require(list(value) == ["code", "details"] and isinstance(value["details"], str), "error", f"shape: {value}")
+        is_named = fault is not None and value["details"].startswith(f"`{fault.name}` ")
+        _require(is_named, "error", f"the service that failed is not named: {value}")
 
     def _take_final(self, value: dict[str, Any]) -> None:
         """The event without choices: usage, and what the detectors of the whole text found."""

@@ -13,9 +13,10 @@ from tests.soak.streams.words import EYES, POISON, REMOTE_CHUNKERS, Vocabulary, 
 
 STREAM_HEADER = "x-soak-stream"
 USAGE = {"prompt_tokens": 9, "total_tokens": 49, "completion_tokens": 40}
-_MODEL_CODES = (503, 400, 404, 500)
-_WAYS = {"u": 503, "i": 500, "a": 422, "r": 500, "n": 500}
-_CHUNKER_WAYS = {"u": 503, "i": 500, "a": 400}
+_FAILED = 502  # what the client is told of every failure that is not another service's word about the request
+_MODEL_CODES = {503: 503, 400: 400, 429: 429, 404: _FAILED, 500: _FAILED}  # what the client is told, by the model's
+_WAYS = {"u": 503, "i": _FAILED, "a": _FAILED, "r": _FAILED, "n": _FAILED}
+_CHUNKER_WAYS = {"u": 503, "i": _FAILED, "a": _FAILED}
 _CHUNKER_LETTERS = dict(zip(REMOTE_CHUNKERS, "ls", strict=True))
 
 
@@ -48,11 +49,20 @@ class Choice:
 
 
 class Fault(NamedTuple):
-    """A service that fails. `code`: what the client is told. `at`: before which of its messages the model fails."""
+    """A service that fails. `code`: what the client is told. `at`: before which of its messages the model fails.
+
+    `said`: the model's own code.
+    """
 
     service: str
     code: int
     at: int = 0
+    said: int = 0
+
+    @property
+    def name(self) -> str:
+        """How the client is told of the service."""
+        return "model" if self.service.startswith("model") else self.service
 
 
 class Leave(NamedTuple):
@@ -165,7 +175,10 @@ def _draw_fault(rng: random.Random, detectors: tuple[str, ...]) -> tuple[Fault, 
         name, way = rng.choice(chunkers), rng.choice(list(_CHUNKER_WAYS))
         return Fault(name, _CHUNKER_WAYS[way]), _CHUNKER_LETTERS[name] + way
     kind = rng.choice(("model status", "model error", "model reset", "model cut"))
-    return Fault(kind, rng.choice(_MODEL_CODES) if kind in ("model status", "model error") else 500), ""
+    if kind in ("model reset", "model cut"):
+        return Fault(kind, _FAILED), ""
+    said = rng.choice(list(_MODEL_CODES))
+    return Fault(kind, _MODEL_CODES[said], said=said), ""
 
 
 def _draw_choice(rng: random.Random, words: Vocabulary, number: int, poison: str) -> Choice:

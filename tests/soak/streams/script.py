@@ -24,11 +24,11 @@ def write_script(plan: Plan) -> Script:
     rng = random.Random(plan.seed)
     fault = plan.fault.service if plan.fault is not None else ""
     if plan.fault is not None and fault == "model status":
-        return Script([(rng.uniform(0, 0.02), refuse(_status(plan.fault.code)))])
+        return Script([(rng.uniform(0, 0.02), refuse(plan.fault.said))])
     is_chunked = fault in ("model cut", "model reset") or rng.random() < 0.8
     body = [_write_event(rng, message) for _, message in plan.messages[: _upto(plan)]]
     if fault == "model error" and plan.fault is not None:
-        body.append(_write_event(rng, {"error": {"message": "out of luck", "type": "x", "code": plan.fault.code}}))
+        body.append(_write_event(rng, {"error": {"message": "out of luck", "type": "x", "code": plan.fault.said}}))
     elif not fault.startswith("model") and (not is_chunked or rng.random() < 0.95):
         body.append(b"data: [DONE]\n\n")
     head = _HEAD + (b"transfer-encoding: chunked\r\n\r\n" if is_chunked else b"connection: close\r\n\r\n")
@@ -45,11 +45,6 @@ def refuse(status: int) -> bytes:
     body = json.dumps({"error": {"message": "not today", "type": "x", "param": None, "code": status}}).encode()
     head = f"HTTP/1.1 {status} No\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     return head.encode() + body
-
-
-def _status(code: int) -> int:
-    """The status that makes the client be told this code."""
-    return 429 if code == 500 else code
 
 
 def _upto(plan: Plan) -> int:
