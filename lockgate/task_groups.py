@@ -3,7 +3,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn, TypeVar
 
@@ -81,34 +81,34 @@ class HeldContext(Generic[T]):
         self._opened: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._closing = asyncio.Event()
         self._closed = asyncio.Event()
+        self._error: Exception | None = None  # of the exit
 
     async def open(self, group: asyncio.TaskGroup) -> T:
         """Enters the context in a task of the group; returns its value or raises its error."""
         group.create_task(self._hold())
-        return await self._opened
+        try:
+            return await self._opened
+        except BaseException:  # cancelled, perhaps after the context was entered
+            self._closing.set()
+            raise
 
     async def close(self) -> None:
-        """Exits the context; an error of the exit is raised in the group."""
+        """Exits the context; raises the error of the exit."""
         self._closing.set()
         await self._closed.wait()
+        if self._error is not None:
+            raise self._error
 
     async def _hold(self) -> None:
         try:
-            async with AsyncExitStack() as stack:
-                try:
-                    value = await stack.enter_async_context(self._opening)
-                except Exception as error:  # noqa: BLE001 - raised by `open`
-                    self._settle(error)
-                    return
-                self._settle(None, value)
+            async with self._opening as value:
+                if not self._opened.cancelled():
+                    self._opened.set_result(value)
                 await self._closing.wait()
+        except Exception as error:  # noqa: BLE001 - raised by `open` or `close`
+            if self._opened.done():
+                self._error = error
+            else:
+                self._opened.set_exception(error)
         finally:
             self._closed.set()
-
-    def _settle(self, error: Exception | None, value: Any = None) -> None:
-        if self._opened.cancelled():  # `open` was cancelled: exit again
-            self._closing.set()
-        elif error is not None:
-            self._opened.set_exception(error)
-        else:
-            self._opened.set_result(value)

@@ -2,6 +2,7 @@
 """The open gateways of a process: one takes later requests, others are closed when their last request has ended."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple, Protocol
@@ -12,6 +13,7 @@ from lockgate.part_pool import PartPool
 from lockgate.server.health import Readiness
 from lockgate.server.ports import HealthPorts, Tasks, renew_collector
 from lockgate.task_groups import HeldContext, raise_first
+from lockgate.telemetry import LogEvent, describe_exception, log_event
 
 
 class LiveGateway(NamedTuple):
@@ -54,7 +56,10 @@ class Gateways:
             await asyncio.wait(requests)
             requests.clear()
         if id(live) in self._open:
-            await self.close(live)
+            [error] = await asyncio.gather(self.close(live), return_exceptions=True)
+            if error is not None:
+                reason = f"a part of the settings before failed as it was closed: {describe_exception(error)}"
+                log_event(LogEvent.WARNING, logging.WARNING, reason=reason)
         renew_collector()
 
     @asynccontextmanager
@@ -117,8 +122,12 @@ class SettingsSwitch:
         """Serves later requests with the second gateway; closes the first when its requests have ended."""
         if self._next is None:
             return
+        try:
+            under_way = await self._front.switch()
+        except BaseException:
+            await self.drop()
+            raise
         old, self.live, self._next = self.live, self._next, None
-        under_way = await self._front.switch()
         if self._health is not None:
             under_way |= self._health.switch(self.live.gateway)
         self._gateways.retire(old, under_way)

@@ -280,9 +280,9 @@ class Workers:
     async def switch(self) -> Tasks:
         """Let the workers switch to what they have opened; later workers start with these settings."""
         assert self._prepared is not None
-        self._settings, before = self._prepared, self._payload
-        self._payload = _write_payload(self._settings)
-        os.close(before)
+        payload = _write_payload(self._prepared)
+        os.close(self._payload)
+        self._settings, self._payload = self._prepared, payload
         await asyncio.gather(*[worker.ask(SWITCH) for worker in self._ready])
         for worker in self._living.values():
             if worker not in self._ready:  # it has started with the old settings

@@ -13,7 +13,8 @@ from lockgate.config.load import load_settings
 from lockgate.config.settings import Settings
 from lockgate.errors import ConfigError, UpstreamError
 from lockgate.part_pool import PartPool, stamp_files
-from lockgate.server.gateways import hold_gateways
+from lockgate.server.gateways import LiveGateway, SettingsSwitch, hold_gateways
+from lockgate.task_groups import HeldContext
 
 PARTS = """
 detectors:
@@ -113,6 +114,66 @@ async def test_a_part_that_cannot_be_opened_fails_its_own_gateway_only() -> None
         for _ in range(2):
             with pytest.raises(ConfigError):
                 await pool.lease(("part",), fail()).__aenter__()
+
+
+async def test_a_part_whose_opening_is_given_up_as_it_ends_is_closed() -> None:
+    counted = Counted()
+    async with asyncio.TaskGroup() as group:
+        opening: list[asyncio.Task[str]] = []
+
+        @asynccontextmanager
+        async def open_late() -> AsyncIterator[str]:
+            async with counted.open() as part:
+                asyncio.get_running_loop().call_soon(opening[0].cancel)  # before the task hears of the part
+                yield part
+
+        opening.append(asyncio.create_task(HeldContext(open_late()).open(group)))
+        with pytest.raises(asyncio.CancelledError):
+            await opening[0]
+    assert (counted.opened, counted.closed) == (1, 1)
+
+
+async def test_a_part_that_fails_as_it_is_closed_ends_nothing_else() -> None:
+    @asynccontextmanager
+    async def open_without_end() -> AsyncIterator[str]:
+        yield "part"
+        raise ValueError("it does not close")
+
+    async with asyncio.TaskGroup() as group:
+        pool = PartPool(group)
+        with pytest.raises(ValueError, match="does not close"):
+            async with pool.lease(("part", 1), open_without_end()):
+                pass
+        async with pool.lease(("part", 2), Counted().open()) as lease:
+            assert lease.part == "part"
+
+
+class FailingFront:
+    """Cannot switch."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+
+    async def prepare(self, live: LiveGateway) -> None:
+        assert live.gateway.guards
+
+    async def switch(self) -> set["asyncio.Task[Any]"]:
+        raise OSError("no file is left")
+
+    async def drop(self) -> None:
+        self.dropped += 1
+
+
+async def test_after_a_switch_that_fails_the_old_settings_are_in_force(tmp_path: Path) -> None:
+    async with hold_gateways() as gateways:
+        first, front = await gateways.open(load(tmp_path)), FailingFront()
+        switch = SettingsSwitch(gateways, first, front)
+        await switch.prepare(load(tmp_path, ("[alpha]", "[beta]")))
+        with pytest.raises(OSError, match="no file"):
+            await switch.switch()
+        assert (switch.live is first, front.dropped) == (True, 1)
+        await switch.switch()  # nothing is prepared
+        assert (await first.gateway.opened.needed["sessions"].probe(())).status == "HEALTHY"
 
 
 def test_a_replaced_file_changes_the_stamps(tmp_path: Path) -> None:
