@@ -21,6 +21,8 @@ Answer = Callable[[], Awaitable[Mapping[str, Any]]]
 _CREDENTIALS = struct.Struct("3i")  # pid, uid and gid of the other process
 _ROOT = 0
 _MAX_WAITING = 8
+_ACCEPT_PAUSE_S = 0.1
+_SEND_S = 5.0  # for a process that does not read its answer
 _MAX_ANSWER_BYTES = 4 * 1024 * 1024
 _RECEIVED_BYTES = 65_536
 
@@ -79,11 +81,17 @@ async def _accept(listening: socket.socket, answer: Answer) -> None:
     """Answers one connection after the other: reloads never run at once."""
     loop = asyncio.get_running_loop()
     while True:
-        connection, _ = await loop.sock_accept(listening)
-        with connection, suppress(OSError):
+        try:
+            connection, _ = await loop.sock_accept(listening)
+        except OSError:  # this process has no file left, for example
+            await asyncio.sleep(_ACCEPT_PAUSE_S)
+            continue
+        with connection, suppress(OSError):  # TimeoutError is one
             connection.setblocking(False)
             if _read_credentials(connection)[1] in (_ROOT, os.geteuid()):
-                await loop.sock_sendall(connection, json.dumps(await answer()).encode())
+                answered = json.dumps(await answer()).encode()
+                async with asyncio.timeout(_SEND_S):
+                    await loop.sock_sendall(connection, answered)
 
 
 def ask_process(pid: int, timeout_s: float) -> Mapping[str, Any]:
