@@ -125,9 +125,7 @@ class DocumentReader:
 
     async def ask(self, path: str, search: Search, limit: int, until: float) -> Retrieval:
         """Runs a search until that time of the loop's clock; returns at most `limit` documents that may be used."""
-        if (sent_to := self._meter.receipt.prompt_sent_to) is not None:
-            sent_to.append(path)
-        retrieval = await _query(path, search, limit, until, self._policy)
+        retrieval = await self._query(path, search, limit, until)
         room = most = min(self._bounds.source, self._remaining)
         kept: list[Document] = []
         cut = 0
@@ -144,6 +142,53 @@ class DocumentReader:
         left_out = retrieval.left_out + len(retrieval.documents) - len(kept)
         retrieval = retrieval._replace(documents=tuple(kept), retrieved=len(kept), left_out=left_out, cut=cut)
         return await self._inspect(retrieval) if self._guards and kept else retrieval
+
+    async def _query(self, path: str, search: Search, limit: int, until: float) -> Retrieval:
+        """Runs a search; a failure becomes part of the result and is logged without the source's message.
+
+        The policy's detectors read that message.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        source = path[:MAX_LOGGED_CHARS]
+        log_event(LogEvent.DATA_SOURCE_QUERY_STARTED, source=source)
+        retrieval, reason = Retrieval(path, Status.TIMEOUT, error=TIMED_OUT), "no time left"
+        if until > started:  # else there is no time for a query
+            limit_calls(until)
+            if (sent_to := self._meter.receipt.prompt_sent_to) is not None:
+                sent_to.append(path)
+            try:
+                async with asyncio.timeout_at(until):
+                    found = await search()
+                    for one in found[:limit]:
+                        is_text = (
+                            isinstance(one.title, str) and isinstance(one.text, str) and isinstance(one.source, str)
+                        )
+                        if not (is_text and isinstance(one.score, int | float)):
+                            raise TypeError("a document of the source has a field of a wrong type")
+                    kept = tuple([one if one.source else one._replace(source=path) for one in found[:limit]])
+                left_out = len(found) - len(kept) + (found.left_out if isinstance(found, FoundDocuments) else 0)
+                retrieval, reason = Retrieval(path, Status.SUCCESS, kept, None, len(kept), left_out=left_out), ""
+            except (TimeoutError, TimedOut):
+                reason = TimedOut.__name__
+            except UpstreamError as error:
+                error.known_as = _SOURCE
+                await read_words(error, self._policy)
+                retrieval, reason = Retrieval(path, Status.ERROR, error=error.message or _BROKEN), name_causes(error)
+            except Exception as error:  # noqa: BLE001 - a source may be third-party code; the others continue
+                retrieval, reason = Retrieval(path, Status.ERROR, error=_BROKEN), describe_exception(error)
+        limit_calls(None)  # the limit is for the source only
+        is_well = retrieval.status is Status.SUCCESS
+        log_event(
+            LogEvent.DATA_SOURCE_QUERY_COMPLETED if is_well else LogEvent.DATA_SOURCE_QUERY_FAILED,
+            logging.INFO if is_well else logging.WARNING,
+            source=source,
+            documents_count=retrieval.retrieved,
+            latency_ms=int((loop.time() - started) * 1000),
+            status=retrieval.status.value,
+            **({"reason": reason} if reason else {}),
+        )
+        return retrieval
 
     async def read_shown(self, retrievals: Sequence[Retrieval]) -> ShownDocuments:
         """Returns the retrievals as the answer shows them: what detectors of the answer find there is masked.
@@ -242,50 +287,6 @@ def _cut(document: Document, room: int) -> Document | None:
 def _read_text(document: Document) -> str:
     """Returns the text of a document that detectors read: title and text."""
     return document.title + _AFTER_TITLE + document.text if document.title else document.text
-
-
-async def _query(path: str, search: Search, limit: int, until: float, policy: Policy) -> Retrieval:
-    """Runs a search; a failure becomes part of the result and is logged without the source's message.
-
-    The policy's detectors read that message.
-    """
-    loop = asyncio.get_running_loop()
-    started = loop.time()
-    source = path[:MAX_LOGGED_CHARS]
-    log_event(LogEvent.DATA_SOURCE_QUERY_STARTED, source=source)
-    retrieval, reason = Retrieval(path, Status.TIMEOUT, error=TIMED_OUT), "no time left"
-    if until > started:  # else there is no time for a query
-        limit_calls(until)
-        try:
-            async with asyncio.timeout_at(until):
-                found = await search()
-                for one in found[:limit]:
-                    is_text = isinstance(one.title, str) and isinstance(one.text, str) and isinstance(one.source, str)
-                    if not (is_text and isinstance(one.score, int | float)):
-                        raise TypeError("a document of the source has a field of a wrong type")
-                kept = tuple([one if one.source else one._replace(source=path) for one in found[:limit]])
-            left_out = len(found) - len(kept) + (found.left_out if isinstance(found, FoundDocuments) else 0)
-            retrieval, reason = Retrieval(path, Status.SUCCESS, kept, None, len(kept), left_out=left_out), ""
-        except (TimeoutError, TimedOut):
-            reason = TimedOut.__name__
-        except UpstreamError as error:
-            error.known_as = _SOURCE
-            await read_words(error, policy)
-            retrieval, reason = Retrieval(path, Status.ERROR, error=error.message or _BROKEN), name_causes(error)
-        except Exception as error:  # noqa: BLE001 - a source may be third-party code; the others continue
-            retrieval, reason = Retrieval(path, Status.ERROR, error=_BROKEN), describe_exception(error)
-    limit_calls(None)  # the limit is for the source only
-    is_well = retrieval.status is Status.SUCCESS
-    log_event(
-        LogEvent.DATA_SOURCE_QUERY_COMPLETED if is_well else LogEvent.DATA_SOURCE_QUERY_FAILED,
-        logging.INFO if is_well else logging.WARNING,
-        source=source,
-        documents_count=retrieval.retrieved,
-        latency_ms=int((loop.time() - started) * 1000),
-        status=retrieval.status.value,
-        **({"reason": reason} if reason else {}),
-    )
-    return retrieval
 
 
 async def find_documents(

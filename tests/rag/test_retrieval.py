@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents of many sources in one order and under one name each."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lockgate.gate.values import Document
-from lockgate.rag.sources import Retrieval, Status, merge_documents, name_documents
+from lockgate.guard.policy import Meter, Policy
+from lockgate.rag.sources import DocumentReader, Retrieval, Status, merge_documents, name_documents
 
 TITLES = st.sampled_from(["", "A", "A (2)", "A (3)", "B", "Document from o/a", "Document from o/a (2)"])
 SCORES = st.sampled_from([0.0, 0.5, 0.5, 0.9, -1.0])
@@ -53,3 +55,16 @@ def test_a_document_without_a_title_is_named_by_its_source() -> None:
         "Document from o/a",
         "Document from o/a (2)",
     ]
+
+
+@pytest.mark.parametrize(("until", "asked"), [(0.0, []), (1e9, ["o/a"])])
+async def test_a_receipt_names_only_sources_that_were_asked(until: float, asked: list[str]) -> None:
+    meter, given = Meter(), list[str]()
+    meter.receipt.prompt_sent_to = []
+
+    async def search() -> list[Document]:
+        given.append("o/a")
+        return []
+
+    await DocumentReader(Policy(), meter).ask("o/a", search, 1, until)
+    assert (given, meter.receipt.prompt_sent_to) == (asked, asked)
