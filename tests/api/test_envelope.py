@@ -261,3 +261,14 @@ def test_values_are_bounded_in_length_and_number() -> None:
     assert all(fields.add(str(number)) for number in range(MAX_VALUES))
     assert not fields.add("one more")
     assert fields.find_action("one more") is Action.MASK
+
+
+@pytest.mark.parametrize("part", ["loose", {"text": ["nested"]}, {"type": "odd", "text": ""}, {"text": "a", "b": 1}])
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_part_of_content_that_is_more_than_a_text_is_counted(part: Any, hides: bool) -> None:
+    envelope = Envelope(AnswerFields(), hides=hides)
+    for content in ([{"type": "text", "text": "a"}], [part]):
+        assert (envelope.receipt.dropped, envelope.receipt.unread) == ({}, {})
+        envelope.note({"choices": [{"message": {"content": content}}]}, "message")
+    counted = envelope.receipt.dropped if hides else envelope.receipt.unread
+    assert counted == {"choices[].message.content": 1}

@@ -146,7 +146,7 @@ class Envelope:
             if key in self._passing and prefix.endswith("message.") and value and key not in self._counted:
                 self._counted.add(key)
                 self.receipt.note_unread(key)
-            elif key == "content" and isinstance(value, list) and any(part.keys() - _TEXT_PART for part in value):
+            elif key == "content" and isinstance(value, list) and not all(map(_is_text_part, value)):
                 self._note("choices[].message.content")
             elif key not in known and value and isinstance(value, str | dict | list):
                 is_named = key in _NAMED or (not self._hides and _PLAIN_NAME.fullmatch(key) is not None)
@@ -233,6 +233,13 @@ class Envelope:
 
     def _is_cleared(self, value: str) -> bool:
         return self.fields.find_action(value) is Action.ANNOTATE
+
+
+def _is_text_part(part: Any) -> bool:
+    """Whether a part of content is nothing but a text, which detectors read."""
+    if not (isinstance(part, dict) and part.keys() <= _TEXT_PART):
+        return False
+    return part.get("type", "text") == "text" and isinstance(part.get("text", ""), str)
 
 
 def asks_for_json(body: Mapping[str, Any]) -> bool:
