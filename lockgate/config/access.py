@@ -14,6 +14,8 @@ from lockgate.config.policy_merge import NAME_JOINER, find_conflicts
 from lockgate.config.schema import Path
 from lockgate.config.settings import Settings
 
+_SECTIONS = ("callers", "models", "openai", "required_policies")  # that name required policies
+
 
 class Requirement(NamedTuple):
     """A setting that keeps a policy in force, and what it counts for in words."""
@@ -25,8 +27,7 @@ class Requirement(NamedTuple):
 
 def list_requirements(settings: Settings) -> list[Requirement]:
     """Return every required policy of the settings."""
-    return _list_requirements({name: getattr(settings, name) for name in ("callers", "models", "openai")}
-                              | {"required_policies": settings.required_policies})  # fmt: skip
+    return _list_requirements({name: getattr(settings, name) for name in _SECTIONS})
 
 
 def _list_requirements(found: Mapping[str, Any]) -> list[Requirement]:

@@ -144,12 +144,12 @@ def list_labels(message: Mapping[str, Any], *, is_whole: bool = False) -> Iterab
             yield from [(place, key, part[key]) for key in ("id", "name") if part.get(key)]
 
 
-def take_labels(call: Mapping[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    """The delta of one call without the labels that an earlier piece had; adds the new ones to `told`."""
+def take_labels(call: Mapping[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """The delta of one call without the labels that an earlier piece had; adds the new ones to `known`."""
 
     def keep_new(part: Mapping[str, Any]) -> dict[str, Any]:
-        new = {key: value for key, value in part.items() if key not in _LABELS or (value and key not in told)}
-        told.update({key: new[key] for key in _LABELS if key in new})
+        new = {key: value for key, value in part.items() if key not in _LABELS or (value and key not in known)}
+        known.update({key: new[key] for key in _LABELS if key in new})
         return new
 
     if FUNCTION_CALL in call:
