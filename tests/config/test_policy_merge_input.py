@@ -8,6 +8,7 @@ import pytest
 
 from lockgate.config.policies import PolicySettings
 from lockgate.config.policy_merge import merge
+from lockgate.gate.verdicts import Action
 
 USER, TOOL = frozenset({"user"}), frozenset({"tool"})
 DEFAULTS = {"pii": 0.5}
@@ -21,17 +22,26 @@ def join(first: Mapping[str, Any], second: Mapping[str, Any]) -> PolicySettings:
     ("first", "second", "words"),
     [
         ({}, {}, {}),
-        ({"image": "pass"}, {}, {}),
-        ({}, {"image": "pass"}, {}),
+        ({"image": "pass"}, {}, {"image": "pass"}),
+        ({}, {"image": "pass"}, {"image": "pass"}),
         ({"image": "pass"}, {"image": "pass"}, {"image": "pass"}),
         ({"image": "pass"}, {"image": "refuse"}, {"image": "refuse"}),
-        ({"image": "refuse"}, {"audio": "pass"}, {"image": "refuse"}),
+        ({"image": "refuse"}, {"audio": "pass"}, {"image": "refuse", "audio": "pass"}),
     ],
 )
-def test_what_cannot_be_read_passes_only_if_both_say_so(
+def test_what_cannot_be_read_is_refused_if_one_says_so_and_passes_by_default_where_no_text_is_changed(
     first: dict[str, str], second: dict[str, str], words: dict[str, str]
 ) -> None:
     assert join({"unreadable": first}, {"unreadable": second}).unreadable == words
+
+
+def test_a_policy_that_changes_text_refuses_by_default_what_the_other_lets_pass() -> None:
+    masking = {"output": {"pii": {}}, "on_output": Action.MASK}
+    assert join({"unreadable": {"image": "pass"}}, masking).unreadable == {"image": "refuse"}
+    assert join(masking, {"unreadable": {"image": "pass", "encrypted": "pass"}}).unreadable == {
+        "image": "refuse",
+        "encrypted": "pass",
+    }
 
 
 @pytest.mark.parametrize(("first", "second", "both"), [(True, True, True), (True, False, False), (False, True, False)])
