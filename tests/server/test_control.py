@@ -41,7 +41,8 @@ async def test_one_who_asks_while_no_file_is_left_is_answered_later() -> None:
 
 
 async def test_one_who_does_not_read_the_answer_does_not_keep_others_waiting() -> None:
-    clock, answers = LoopClock(), [LARGE, {"faults": []}]
+    clock = LoopClock()
+    answers: list[Mapping[str, Any]] = [LARGE, {"faults": []}]
     asked: list[object] = []
 
     async def answer() -> Mapping[str, Any]:
