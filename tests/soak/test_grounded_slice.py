@@ -45,6 +45,11 @@ PLAN = ChatPlan(
     {"bob": "fee-b"},
     "mask",
 )
+RECEIPT = {
+    "covered": True,
+    "released": {"prompt": 26, "documents": 93, "answer": 32, "sources": 93},
+    "prompt_sent_to": [ALICE.path, BOB.path, MODEL.slug],
+}
 QUICK = Manners(model=0.2, leave=0.3, source_s=0.2, model_s=0.5, ways=[way for way in WAYS if way not in HANGING])
 GAME = Game(60, 7, 60, rounds=1, retrieval_s=HANG_S, generation_s=HANG_S, idle_s=0.0, manners=QUICK, patience=UNHURRIED)
 
@@ -85,7 +90,7 @@ def right_events() -> list[tuple[str, dict[str, Any]]]:
         ("generation_start", {}),
         ("token", {"content": answer[:12], "detections": [], "start_index": 0, "processed_index": 12}),
         ("token", {"content": answer[12:], "detections": [found], "start_index": 12, "processed_index": 32}),
-        ("done", {"sources": kept, "retrieval_info": retrieval, "metadata": {}, "usage": USAGE}),
+        ("done", {"sources": kept, "retrieval_info": retrieval, "metadata": {}, "usage": USAGE, "receipt": RECEIPT}),
     ]
 
 
@@ -130,6 +135,11 @@ BREAKS: list[tuple[str, Callable[[list[Any]], object]]] = [
     ("findings", lambda events: events[6][1].update(detections=[])),
     ("documents", lambda events: events[7][1]["sources"].popitem()),
     ("documents", lambda events: events[7][1]["retrieval_info"].pop()),
+    ("findings", lambda events: events[7][1].update(detections={"sources": [{"title": "x", "results": [{}]}]})),
+    ("receipt", lambda events: events[7][1].update(receipt=RECEIPT | {"prompt_sent_to": [ALICE.path, MODEL.slug]})),
+    ("receipt", lambda events: events[7][1].update(receipt=RECEIPT | {"prompt_sent_to": [ALICE.path, BOB.path]})),
+    ("receipt", lambda events: events[7][1].update(receipt=RECEIPT | {"covered": False})),
+    ("receipt", lambda events: events[7][1].update(receipt=RECEIPT | {"released": {"documents": 93}})),
     ("done", lambda events: events[7][1].update(usage=None)),
     ("error", lambda events: events.__setitem__(7, ("error", {"message": "Model generation failed: x"}))),
     ("mixed", lambda events: events[7][1].update(more="q000002q")),
@@ -162,6 +172,25 @@ def test_the_judge_notices_a_wrong_call(law: str, place: int, change: dict[str, 
     calls = right_calls()
     calls[place] = replace(calls[place], **change)
     assert laws_of(hear(right_events()), calls) == [law]
+
+
+@pytest.mark.parametrize(
+    ("place", "times", "change", "laws"),
+    [
+        (1, 2, {"fee": None}, []),  # the connection was reset, so the request may be sent once more
+        (1, 3, {"fee": None}, ["calls"]),
+        (1, 2, {}, ["calls"]),
+        (0, 2, {}, ["calls"]),
+    ],
+)
+def test_a_request_that_is_sent_again_is_noticed(
+    place: int, times: int, change: dict[str, Any], laws: list[str]
+) -> None:
+    calls = right_calls()
+    plan = replace(PLAN, fees={}) if change else PLAN
+    one = replace(calls[place], **change)
+    calls[place : place + 1] = [one] * times
+    assert laws_of(hear(right_events()), calls, plan) == laws
 
 
 def test_a_failure_of_the_model_that_nobody_is_told_of_is_noticed() -> None:

@@ -5,6 +5,7 @@ The judge knows the plan, what the client heard and what the endpoints saw; it s
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -142,17 +143,33 @@ class _Judge:
         _require(not plan.model.way, "error", f"the model failed ({plan.model.way}), and the client was not told")
         _require(value["usage"] == USAGE, "done", f"not the model's usage: {value['usage']}")
         told = sorted([(one["slug"], one["content"]) for one in value["sources"].values()])
-        kept = sorted([(source.path, text) for source, text in plan.kept()])
-        _require(told == kept, "documents", f"{len(told)} documents told, {len(kept)} kept")
+        kept = sorted([(source.path, plan.shown(text)) for source, text in plan.kept()])
+        _require(told == kept, "documents", f"{len(told)} documents told, {len(kept)} kept, or others")
+        found = Counter(one["title"] for one in value.get("detections", {}).get("sources", ()) for _ in one["results"])
+        wanted = Counter(title for title, text in plan.titled() for _ in MAIL.findall(text) if plan.hides)
+        _require(found == wanted, "findings", f"in the documents {found} told, {wanted} made")
+        if plan.guard:
+            self._look_at_receipt(value["receipt"])
         paths = sorted([one["path"] for one in value["retrieval_info"]])
         _require(paths == sorted([one.path for one in plan.sources]), "documents", f"retrieval_info: {paths}")
+
+    def _look_at_receipt(self, receipt: dict[str, Any]) -> None:
+        plan = self._plan
+        *sources, model = receipt["prompt_sent_to"]
+        reached = {one.path for one in plan.sources if one.way != "refused"}
+        sure = {one.path for one in plan.sources if one.way not in ("refused", *HANGING)}
+        _require(sure <= set(sources) <= reached, "receipt", f"the prompt was sent to {sources}, not to {reached}")
+        _require(model.endswith(plan.model.slug), "receipt", f"the prompt was sent to {model} last")
+        _require(receipt["covered"] is True and "unread" not in receipt, "receipt", f"not all was read: {receipt}")
+        shown = sum([len(f"{title}\n\n{text}") for title, text in plan.titled()]) if plan.hides else 0
+        _require(receipt["released"].get("sources", 0) == shown, "receipt", f"{shown} shown: {receipt['released']}")
 
     # What the endpoints saw.
 
     def look_at_calls(self) -> None:
         plan = self._plan
         asked = [call.slug for call in self._calls]
-        _require(len(asked) == len(set(asked)), "calls", f"somebody was asked twice: {asked}")
+        self._look_at_repeated()
         if not self._has_left:
             wanted = {one.slug for one in plan.endpoints() if one.way != "refused"}
             late = {one.slug for one in plan.endpoints() if one.way in HANGING}  # the time may be over before it hears
@@ -163,6 +180,16 @@ class _Judge:
         endpoints = {endpoint.slug: endpoint for endpoint in plan.endpoints()}
         for call in self._calls:
             self._look_at_call(call, endpoints[call.slug])
+
+    def _look_at_repeated(self) -> None:
+        """Only what an endpoint lost unread is sent again: once, the same, and nothing that costs a fee."""
+        by_slug: dict[str, list[Call]] = {}
+        for call in self._calls:
+            by_slug.setdefault(call.slug, []).append(call)
+        may_repeat = {one.slug for one in self._plan.endpoints() if one.way in ("reset", "closed")}
+        for slug, (first, *others) in by_slug.items():
+            is_right = slug in may_repeat and len(others) == 1 and first.fee is None and others[0].body == first.body
+            _require(not others or is_right, "calls", f"{slug} was asked {1 + len(others)} times")
 
     def _look_at_call(self, call: Call, endpoint: Endpoint) -> None:
         plan, owner = self._plan, endpoint.owner or ""

@@ -153,11 +153,24 @@ class ChatPlan:
         found = [(source, text) for source in self.sources if not source.way for text in source.texts]
         return [(source, text) for source, text in found if dropped is None or dropped not in text]
 
+    def titled(self) -> list[tuple[str, str]]:
+        """The kept documents with their titles."""
+        kept = self.kept()
+        every = [(source, place, text) for source in self.sources for place, text in enumerate(source.texts)]
+        return [(title_of(source, place), text) for source, place, text in every if (source, text) in kept]
+
     def answer(self) -> str:
         """What the client is to read, if nothing fails."""
-        if self.guard not in ("mask", "drop"):
-            return self.model.text
-        return MAIL.sub(lambda found: "█" * len(found[0]), self.model.text)
+        return self.shown(self.model.text)
+
+    def shown(self, text: str) -> str:
+        """A text of the answer or of the documents that it shows, as the client is to read it."""
+        return MAIL.sub(lambda found: "█" * len(found[0]), text) if self.hides else text
+
+    @property
+    def hides(self) -> bool:
+        """Whether addresses are masked in what the client reads."""
+        return self.guard in ("mask", "drop")
 
     def _ref(self, slug: str, owner: str | None, way: str) -> dict[str, Any]:
         url = self.places.dead_url if way == "refused" else self.places.url
