@@ -36,7 +36,10 @@ class FindingWords:
         self._max_open = max_open
 
     async def read(self, lists: Lists, receipt: Receipt) -> Lists:
-        """Returns the findings without the words that no detector read or in which one found something."""
+        """Returns the findings without words that are too long, that a detector failed to read or found something in.
+
+        Without detectors nothing is read, and only words that are too long are left out.
+        """
         unread: dict[str, int] = {}
         fields = {(id(one), name): self._take(getattr(one, name), unread) for one in _join(lists) for name in _FIELDS}
         unclean = await self._find_unclean(list(unread))

@@ -63,6 +63,11 @@ async def test_words_without_a_finding_and_numbers_leave_as_they_are() -> None:
     assert await clear(found, build_words()) == (found, {})
 
 
+async def test_without_a_detector_that_could_read_them_words_leave_as_they_are() -> None:
+    found = FOUND._replace(detection=SECRET)
+    assert await clear(found, FindingWords((), {}, 5)) == (found, {})
+
+
 async def test_words_that_are_too_long_or_too_deep_are_left_out_unread() -> None:
     deep: Any = SECRET
     for _ in range(40):
