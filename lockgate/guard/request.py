@@ -299,10 +299,14 @@ class _GuardedRun:
         return not self._input.is_blocked
 
     async def _refuse(self) -> InputBlocked:
-        """Returns the event for a blocked input; for a refused input it has the number of input tokens."""
+        """Returns the event for a blocked input; for a refused input it has the number of input tokens.
+
+        The model's server counts them, so under a policy that changes text they are not counted.
+        """
         self._meter.receipt.note_action(Action.BLOCK)
         count_tokens = self._request.count_tokens
-        tokens = await count_tokens() if self._input.is_refused and count_tokens is not None else 0
+        counts = self._input.is_refused and count_tokens is not None and not self._policy.enforces
+        tokens = await count_tokens() if counts and count_tokens is not None else 0
         return InputBlocked(self._input, tokens)
 
     # The answer.

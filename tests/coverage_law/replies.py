@@ -133,6 +133,11 @@ def _encode_events(events: Sequence[Any]) -> bytes:
     return b"".join([b"data: %b\n\n" % _encode(one) for one in events]) + b"data: [DONE]\n\n"
 
 
+def build_stream(events: Sequence[Any]) -> ModelReply:
+    """A stream of these events."""
+    return ModelReply(kind=_SSE, packets=[_encode_events(events)])
+
+
 def _encode_lines(lines: Sequence[Any]) -> bytes:
     return b"".join([_encode(one) + b"\n" for one in lines])
 
@@ -145,14 +150,27 @@ def _list_replaced(values: Sequence[Any]) -> Iterator[tuple[str, list[Any]]]:
         yield f"after {at}", [*values[: at + 1], {"note": MARK}, *values[at + 1 :]]
 
 
+_REPORTS: tuple[dict[str, Any], ...] = (
+    {"detections": {"output": [{"choice_index": 0, "results": [{"text": MARK}]}]}},
+    {"warnings": [{"type": "NOTE", "message": MARK}]},
+    {"receipt": {"policy": MARK}},
+)
+
+
 def list_openai_wholes(whole: dict[str, Any]) -> Iterator[ReplyCase]:
     """Whole answers."""
+    for report in _REPORTS:
+        yield _reply(f"report {list(report)}", ModelReply(_encode({**whole, **report})))
     yield from (_reply(one.place, ModelReply(_encode(one.value))) for one in plant_everywhere(whole))
     yield from list_failures(ERROR)
 
 
 def list_openai_streams(events: Sequence[dict[str, Any]]) -> Iterator[ReplyCase]:
     """Streams of events, and streams that fail."""
+    for report in _REPORTS:
+        for at in range(len(events)):
+            marked = [*events[:at], {**events[at], **report}, *events[at + 1 :]]
+            yield _reply(f"report {list(report)} in {at}", ModelReply(kind=_SSE, packets=[_encode_events(marked)]))
     for place, marked in _list_replaced(events):
         yield _reply(place, ModelReply(kind=_SSE, packets=[_encode_events(marked)]))
     plain = _encode_events(events)

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.coverage_law.planting import draw
-from tests.coverage_law.replies import ReplyCase, list_cases, list_findings
+from tests.coverage_law.planting import MARK, draw
+from tests.coverage_law.replies import TEXT_EVENTS, ReplyCase, build_stream, list_cases, list_findings
 from tests.coverage_law.requests import REQUEST_SURFACES, RequestSurface, build_path, calm, name_policy
 from tests.coverage_law.test_requests import CASES, describe
 from tests.coverage_law.verdicts import judge_answer
@@ -56,3 +56,15 @@ async def break_findings(world: World, surface: RequestSurface) -> list[str]:
 async def test_no_string_of_a_finding_leaves_unread(world: World, surface: RequestSurface) -> None:
     broken = await break_findings(world, surface)
     assert not broken, describe(broken)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_block_in_one_of_two_prompts_ends_its_own_answer_only(world: World) -> None:
+    calm(world, REQUEST_SURFACES[0])
+    texts = [(0, "Two books. "), (1, f"Ask {MARK}. "), (0, "They are red.")]
+    events = [{**TEXT_EVENTS[0], "choices": [{"index": at, "text": text, "finish_reason": None}]} for at, text in texts]
+    world.reply = build_stream(events)
+    body = {"model": "m", "prompt": ["Which?", "Who?"], "stream": True, "detectors": {"policy": "block"}}
+    answer = await world.post("/v1/completions", body)
+    assert b"They are red." in answer.body
+    assert not judge_answer(answer)

@@ -92,3 +92,13 @@ async def test_no_field_of_a_grpc_request_goes_on_unread(world: World, policy: s
     outcome = await world.agents[policy].ask(fields.pop("query"), uuid4().hex, method=method, **fields)
     receipt = json.loads(outcome.trailing.get("lockgate-receipt", "null"))
     assert not world.find_leaks() or (receipt and not receipt["covered"] and receipt.get("unread"))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_request_refused_by_its_own_detector_is_not_counted_by_the_model(world: World) -> None:
+    world.forget()
+    world.finding = {"detection": "Name", "detection_type": "pii", "score": 0.9}
+    body = {"model": "m", "prompt": f"Who is {MARK}?", "detectors": {"input": {"remote": {}}, "policy": "mask"}}
+    answer = await world.post("/v1/completions", body)
+    assert answer.json()["detections"]["input"]
+    assert not world.received

@@ -75,10 +75,10 @@ class World:
     async def play_model(self, exchange: Exchange) -> None:
         """An OpenAI-compatible server and Ollama, and the model by which an agent classifies."""
         body = exchange.received.json if exchange.received.body else {}
+        self.received.append(exchange.received)
         if exchange.received.path == "/tokenize":
             await exchange.answer(b'{"count": 1}')
             return
-        self.received.append(exchange.received)
         if body.get("model") == AGENT_MODEL and not body.get("stream"):
             await exchange.answer(json.dumps({"message": {"content": "gates"}, "done": True}).encode())
             return

@@ -29,7 +29,8 @@ from lockgate.gate.verdicts import Action
 
 FILTERED = "content_filter"
 _HEAD = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
-_REPORT = ("usage", "detections", "warnings")
+_REPORTED = ("detections", "warnings")
+_REPORT = ("usage", *_REPORTED)
 _TOP = frozenset({*_HEAD, *_REPORT, "choices"})
 _CHOICE = frozenset({"index", "delta", "message", "text", "finish_reason", "stop_reason"})
 _PART = PLAIN_KEYS | CALL_KEYS | REASONING_KEYS | {REFUSAL, "name", "tool_call_id"}  # of a message or delta
@@ -121,6 +122,15 @@ class Envelope:
         for value in values:
             if type(value) is str and value not in _TECHNICAL and not self.fields.add(value) and not self._hides:
                 self._note("other")
+
+    def without_report(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Returns the message without findings of the model's server: clients would take them for the policy's."""
+        reported = [key for key in _REPORTED if key in message]
+        for key in reported:
+            if key not in self._counted:
+                self._counted.add(key)
+                self.receipt.note_left_out(key)
+        return {key: value for key, value in message.items() if key not in _REPORTED} if reported else message
 
     def _is_usual(self, choices: list[Any], part_key: str) -> bool:
         """Whether a message has one choice, which only continues the content as those before it did."""

@@ -146,9 +146,10 @@ class CompletionRequest(NamedTuple):
 
     @property
     def choices(self) -> int:
-        """How many answers the model is to give."""
-        count = self.body.get("n")
-        return count if isinstance(count, int) else 1
+        """How many answers the model is to give: `n` for each prompt."""
+        count, prompt = self.body.get("n"), self.body.get("prompt")
+        has_prompts = isinstance(prompt, list) and isinstance(prompt[0] if prompt else None, str | list)
+        return (count if isinstance(count, int) else 1) * (len(prompt or ()) if has_prompts else 1)
 
     @property
     def tools(self) -> Sequence[Mapping[str, Any]]:

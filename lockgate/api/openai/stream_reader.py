@@ -366,9 +366,10 @@ class StreamReader:
     def _split(self, message: dict[str, Any]) -> Iterable[tuple[int, dict[str, Any], dict[str, Any]]]:
         """The choices of a message, each with a message that has no other; one without choices may have the usage."""
         choices = message["choices"]
-        self.first = self.first or message
         if self._envelope is not None:
             self._envelope.note(message)
+            message = self._envelope.without_report(message)
+        self.first = self.first or message
         if not choices and message.get("usage") is not None:
             self.usage = message["usage"]
         for place, choice in enumerate(choices):
