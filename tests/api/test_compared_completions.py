@@ -168,6 +168,7 @@ async def test_without_documents_the_answer_says_that_nothing_was_compared(
 async def test_a_policy_may_refuse_a_completion_without_documents(world: World) -> None:
     assert [(await world.ask("strict", model)).status for model in MODELS] == [422, 400, 400]
     assert world.asked == []
+    assert (await world.ask("strict", documents=["", "  ", {"text": ""}])).status == 422
     assert (await world.ask("strict", documents=["It opens at nine, they say."])).status == 200
 
 

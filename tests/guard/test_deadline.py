@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from lockgate.errors import TimedOut, UpstreamError
+from lockgate.gate.values import Frame
 from lockgate.guard.model_source import Deadline, read_model
 from tests.waits import LoopClock, forever, is_pending, linger
 
@@ -133,8 +134,8 @@ async def test_at_the_end_the_timer_is_stopped() -> None:
 
 
 async def test_with_a_deadline_any_exception_is_a_failure_of_the_model() -> None:
-    async def boom() -> AsyncGenerator[str, None]:
-        yield "a"
+    async def boom() -> AsyncGenerator[Frame, None]:
+        yield Frame(0, "a")
         raise KeyError("secret")
 
     with pytest.raises(UpstreamError, match="the model failed"):

@@ -28,13 +28,14 @@ def take_from_tools(grounding: dict[str, Any]) -> bool:
 def find_documents(body: Mapping[str, Any], *, from_tools: bool) -> list[Document]:
     """Returns the documents of a body: those of `documents`, and the results of tools if these are documents.
 
-    Raises InvalidRequest for a document without a text.
+    Blank ones are left out: nothing can be compared with them. Raises InvalidRequest for a document without a text.
     """
     given = body.get("documents")
     if not isinstance(given, list | None):
         raise InvalidRequest("`documents` must be a list")
     documents = [_read_document(place, one) for place, one in enumerate(given or ())]
-    return [*documents, *(_list_results(body) if from_tools else ())]
+    documents += _list_results(body) if from_tools else ()
+    return [one for one in documents if one.text.strip()]
 
 
 def _read_document(place: int, given: Any) -> Document:
@@ -53,6 +54,4 @@ def _read_document(place: int, given: Any) -> Document:
 def _list_results(body: Mapping[str, Any]) -> Iterator[Document]:
     for message in body.get("messages") or ():
         if isinstance(message, dict) and message.get("role") in TOOL_ROLES:
-            text = all_text_of(message, "\n", of_any_role=True)
-            if text:
-                yield Document("", text, 0.0)
+            yield Document("", all_text_of(message, "\n", of_any_role=True), 0.0)
