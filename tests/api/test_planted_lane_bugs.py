@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from lockgate.api.openai import stream_order, stream_reader
-from lockgate.api.openai import tool_calls as openai_calls
 from lockgate.api.openai.events import EventWriter
 from lockgate.api.openai.format import encode_event
 from lockgate.api.openai.stream_order import Leaving, Message, StreamOrder
@@ -91,7 +90,12 @@ def a_call_is_named_behind_its_arguments(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @BUGS.caught_by(laws.test_nothing_of_a_match_leaves_in_any_field_of_any_event)
 def unknown_fields_of_a_call_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openai_calls, "_keep_known", lambda call, _hides: dict(call))
+    honest = stream_reader.with_texts
+
+    def with_texts(*args: Any, hides: bool, **options: Any) -> dict[str, Any]:
+        return honest(*args, hides=False, **options)
+
+    monkeypatch.setattr(stream_reader, "with_texts", with_texts)
 
 
 @BUGS.caught_by(laws.test_nothing_of_a_match_leaves_in_any_field_of_any_event)

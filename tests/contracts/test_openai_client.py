@@ -258,7 +258,7 @@ async def test_an_error_inside_of_a_stream_has_its_own_code(code: int) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"garbage", b"", b"null", b"[]", b"{}", b'{"choices":null}', b'{"error":{"code":"x"}}', b"[" * 5000, b'"\xff"',
+        b"garbage", b"null", b"[]", b"{}", b'{"choices":null}', b'{"error":{"code":"x"}}', b"[" * 5000, b'"\xff"',
     ],
 )  # fmt: skip
 async def test_an_event_that_is_neither_message_nor_error_breaks_the_protocol(data: bytes) -> None:
@@ -266,6 +266,11 @@ async def test_an_event_that_is_neither_message_nor_error_breaks_the_protocol(da
     assert texts == ["a"]
     assert isinstance(error, BrokeProtocol)
     assert error.status == 500
+
+
+async def test_an_event_without_data_is_skipped() -> None:
+    texts, error = await stream_of(stream(event("a") + b"data: \n\n" + event("b") + b"data: [DONE]\n\n"))
+    assert (texts, error) == (["a", "b"], None)
 
 
 @pytest.mark.parametrize(

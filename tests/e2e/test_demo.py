@@ -193,7 +193,7 @@ def is_refused(answer: Answer) -> None:
 
 def is_stopped(answer: Answer) -> None:
     assert answer.outcomes == ("answer_blocked", "stopped")
-    assert answer.text.endswith(" … (the rest is for you to find)")
+    assert answer.text.endswith("\n… (the rest is for you to find)")
     assert "ightingale" not in answer.text
 
 
