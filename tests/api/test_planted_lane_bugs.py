@@ -90,7 +90,7 @@ def a_call_is_named_behind_its_arguments(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @BUGS.caught_by(laws.test_nothing_of_a_match_leaves_in_any_field_of_any_event)
 def unknown_fields_of_a_call_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = stream_reader.with_texts
+    honest = openai_calls.with_texts
 
     def with_texts(*args: Any, hides: bool, **options: Any) -> dict[str, Any]:
         return honest(*args, hides=False, **options)
