@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lockgate.api.openai import stream_order, stream_reader
+from lockgate.api.openai import tool_calls as openai_calls
 from lockgate.api.openai.events import EventWriter
 from lockgate.api.openai.format import encode_event
 from lockgate.api.openai.stream_order import Leaving, Message, StreamOrder
