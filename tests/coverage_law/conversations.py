@@ -84,7 +84,7 @@ class Conversation:
         self._check(answer, is_stream=is_stream)
         if self.faults:
             return False
-        heard = _assemble(answer) if is_stream else answer.json()["choices"][0]["message"]
+        heard = assemble(answer) if is_stream else answer.json()["choices"][0]["message"]
         self._check_calls("the client", heard)
         self._messages.append({key: heard.get(key) for key in ("role", "content", "tool_calls") if key in heard})
         return not self.faults
@@ -159,7 +159,7 @@ def _list_events(answer: Answer) -> list[dict[str, Any]]:
     return [json.loads(one.data) for one in SseParser().feed(answer.body) if one.data != "[DONE]"]
 
 
-def _assemble(answer: Answer) -> dict[str, Any]:
+def assemble(answer: Answer) -> dict[str, Any]:
     """The message of a stream, put together as clients do."""
     message: dict[str, Any] = {"role": "assistant", "content": None}
     calls: dict[int, dict[str, Any]] = {}

@@ -26,8 +26,10 @@ from lockgate.api.openai.format import encode
 from lockgate.api.openai.stream_order import StreamOrder
 from lockgate.api.openai.tool_calls import (
     JSON_CONTENT,
+    TOOL_CALLS,
     CallReader,
     CallText,
+    has_name,
     list_call_texts,
     says_more,
     split_calls,
@@ -88,6 +90,8 @@ class ChoiceState:
     reviewable: list[str] = field(default_factory=list)  # its text, where detectors read it whole
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     labels: dict[int | None, dict[str, Any]] = field(default_factory=dict)  # of calls by place
+    ids: dict[int, Any] = field(default_factory=dict)  # of calls by place
+    places: dict[int, int] = field(default_factory=dict)  # of the latest call with an index, by that index
     is_read: bool = True
     open: dict[str, Segment] = field(default_factory=dict)  # by field
     ends: dict[str, int] = field(default_factory=dict)  # by field: where its latest segment ended
@@ -227,7 +231,7 @@ class StreamReader:
         calls: Sequence[dict[str, Any]] = ()
         if self._is_chat and known.is_read:
             self._add_others(index, choice_of(own).get("delta"))
-            own, calls = self._take_calls(own)
+            own, calls = self._take_calls(known, own)
         if text and known.is_read and self._reads_content:
             own = self._add_unread(index, own)
             known.base = own = self._with_earlier_logprobs(known, own)
@@ -264,14 +268,29 @@ class StreamReader:
         for name, text in list_lane_texts(delta, self._lanes) if isinstance(delta, dict) else ():
             self._emit(self._find_segment(index, name), text)
 
-    def _take_calls(self, own: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:
+    def _take_calls(self, known: ChoiceState, own: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, Any]]]:
         """The message without the calls that are read, and these calls."""
         choice = choice_of(own)
         delta = choice.get("delta")
         if not (self._reads_calls and isinstance(delta, dict) and any(delta.get(key) for key in CALL_KEYS)):
             return own, ()
         rest = {key: value for key, value in delta.items() if key not in CALL_KEYS}
-        return {**own, "choices": [{**choice, "delta": rest}]}, list(split_calls(delta))
+        calls = [self._place_call(known, call) for call in split_calls(delta)]
+        return {**own, "choices": [{**choice, "delta": rest}]}, calls
+
+    def _place_call(self, known: ChoiceState, call: dict[str, Any]) -> dict[str, Any]:
+        """The call at its own index: some servers give several calls the same one, or none; their ids differ."""
+        if TOOL_CALLS not in call:
+            return call
+        [one] = call[TOOL_CALLS]
+        given, label = one["index"], one.get("id")
+        place = known.places.get(given, given)
+        if label and has_name(one):
+            if known.ids.get(place, label) != label:
+                place = max(known.ids) + 1
+            known.ids[place] = label
+            known.places[given] = place
+        return call if place == given else {TOOL_CALLS: [{**one, "index": place}]}
 
     def _add_call(self, index: int, call: dict[str, Any], own: dict[str, Any]) -> None:
         """Add the frames of a call, in its own lane: its name comes before its text."""

@@ -144,6 +144,11 @@ def list_labels(message: Mapping[str, Any], *, is_whole: bool = False) -> Iterab
             yield from [(place, key, part[key]) for key in ("id", "name") if part.get(key)]
 
 
+def has_name(call: Mapping[str, Any]) -> bool:
+    """Whether a piece of a call has the name of its tool, as only the first piece has."""
+    return any((call.get(kind) or {}).get("name") for kind, _ in _KINDS)
+
+
 def take_labels(call: Mapping[str, Any], known: dict[str, Any]) -> dict[str, Any]:
     """The delta of one call without the labels that an earlier piece had; adds the new ones to `known`."""
 
