@@ -78,7 +78,7 @@ def find_span_fault(found: Detection, text: str, before: str = "") -> str:
     start, end, length, shift = found.start, found.end, len(text), len(before)
     if not -shift <= start <= end <= length:
         return f"result {start}..{end} lies outside its text of {length} characters"
-    if start == end and text:
+    if start == end and (text or start):
         return f"result {start}..{end} is empty"
     if found.text != (text[start:end] if start >= 0 else (before + text)[start + shift : end + shift]):
         return f"the `text` of result {start}..{end} is not what stands there; offsets count code points"

@@ -68,7 +68,7 @@ def test_a_server_with_a_page_is_asked_as_the_page_would_ask(
         monkeypatch.setenv("LOCKGATE_KEY", KEY)
         ran = ask(QUESTION, "--url", f"{url}/")
         assert (ran.code, ran.out) == (0, MASKED + "\n")
-        assert "masked, policy house" in ran.err
+        assert "answer masked, document dropped, policy house" in ran.err
         assert "first token" in ran.err, "the page's token opens the trace"
         monkeypatch.setenv("LOCKGATE_KEY", KEY)
         wrong = ask(QUESTION, "--url", url, "--trace-token", "guessed")
