@@ -25,6 +25,8 @@ def judge_request(world: World, answer: Answer, *, is_key: bool) -> str:
 
 def judge_answer(answer: Answer) -> str:
     """How an answer breaks the law whose upstream sent the mark, or nothing."""
+    if answer.status == 500 or b'"code":500' in answer.body:
+        return f"a nameless failure: {answer.body[-300:]!r}"
     head = json.dumps(answer.headers)
     if MARK not in head and MARK not in _decode(answer):
         return ""

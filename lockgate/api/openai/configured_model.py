@@ -31,7 +31,7 @@ from lockgate.api.openai.format import CHAT, CompletionRequest, read_request
 from lockgate.api.openai.turn_fields import ROLES, choose_params
 from lockgate.api.openai.whole_answer import TEXTS, Dialect
 from lockgate.api.shapes import Shape
-from lockgate.errors import HeldTooMuch, InvalidRequest, LockgateError, Rejected, UpstreamError
+from lockgate.errors import BrokeProtocol, HeldTooMuch, InvalidRequest, LockgateError, Rejected, UpstreamError
 from lockgate.gate.messages import all_text_of
 from lockgate.gate.values import Frame, Generation, Message
 from lockgate.guard.stream import Source
@@ -216,8 +216,10 @@ def _rename(message: dict[str, Any], request: Generation) -> dict[str, Any]:
     }
 
 
-def _to_text(choice: Mapping[str, Any]) -> dict[str, Any]:
-    message = choice.get("delta") or choice.get("message") or {}
+def _to_text(choice: Any) -> dict[str, Any]:
+    message = (choice.get("delta") or choice.get("message") or {}) if isinstance(choice, dict) else None
+    if not isinstance(message, dict):
+        raise BrokeProtocol("openai", "a choice of the answer has no message")
     kept = {key: choice.get(key) for key in ("index", "finish_reason")}
     if message.get(REASONING):  # a text completion has no place for it: without a policy it is passed as it came
         kept[REASONING] = message[REASONING]
