@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completions that bring documents: their answers are compared with them, and one without documents is told so."""
+"""Completions that bring documents: their answers are compared with them, and one without documents says so."""
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The law of envelopes: whatever JSON a model puts into an answer, a mark in it leaves only where nothing is hidden.
+"""The law of envelopes: a mark in any JSON that a model puts into an answer leaves only where nothing is hidden.
 
 Planted bugs, one for each way out, are caught by the law.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Readiness is off until everything has been reached once and while sessions fail, and hides nobody's error."""
+"""Readiness is off until everything has been reached once and while sessions fail, and hides no error."""
 
 import asyncio
 import logging

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who decides (D-44), over sockets: what a caller may name, and policies that are in force whatever a request names."""
+"""Who decides (D-44), over sockets: what a caller may name, and policies that are in force for every request."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
